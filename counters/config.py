@@ -11,7 +11,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from journal_client.config import JournalSettings
+from journal_client.config import JournalSettings, TopicPart
+
+_STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+"""Unknown keys are errors, docstrings are the reference, wrong (secret?) values stay out of tracebacks."""
 
 MIN_PRECISION, MAX_PRECISION = 14, 20
 
@@ -39,7 +42,7 @@ class OnVanished(StrEnum):
 class RedisSettings(BaseModel):
     """The store of the counters."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _STRICT
 
     url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     """``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://`` or ``redis+cluster://``;
@@ -56,7 +59,7 @@ class RedisSettings(BaseModel):
 class ObjectsSettings(BaseModel):
     """What is counted and how exactly."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _STRICT
 
     precision: Annotated[int, Field(ge=MIN_PRECISION, le=MAX_PRECISION)] = 18
     """Index bits of a new counter: 14 has a standard error of 0.81 % in 12 KiB, 18 of 0.20 % in 192 KiB,
@@ -65,7 +68,7 @@ class ObjectsSettings(BaseModel):
     layout: Layout = Layout.NATIVE
     """``legacy`` adopts the flat keys of an existing swh-counters Redis as they are (precision 14)."""
 
-    derived: dict[str, dict[str, list[str]]] = {
+    derived: dict[TopicPart, dict[TopicPart, list[str]]] = {
         "person": {
             "revision": ["author.fullname", "committer.fullname"],
             "release": ["author.fullname"],
@@ -75,13 +78,14 @@ class ObjectsSettings(BaseModel):
     Absent and null parts are skipped."""
 
     on_vanished: OnVanished = OnVanished.REREAD
-    """What to do when a counter's key disappeared from Redis."""
+    """What to do when a counter's key disappeared from Redis: ``reread`` the topics that feed it from their
+    beginning, or ``continue`` to count from nothing, which loses what was counted."""
 
 
 class ApiSettings(BaseModel):
     """The HTTP server."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _STRICT
 
     host: str = "127.0.0.1"
     """Address to listen on."""
@@ -93,9 +97,16 @@ class ApiSettings(BaseModel):
 class Settings(BaseModel):
     """The sections of the settings file."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _STRICT
 
     journal: JournalSettings = JournalSettings()
+    """Which topics to read, as whom, from where, and in what portions."""
+
     redis: RedisSettings = RedisSettings()
+    """The store of the counters."""
+
     objects: ObjectsSettings = ObjectsSettings()
+    """What is counted and how exactly."""
+
     api: ApiSettings = ApiSettings()
+    """The HTTP server."""

@@ -21,3 +21,7 @@ class StoreError(CountersError):
 
 class InputError(CountersError):
     """An argument names something that does not exist or cannot be read."""
+
+
+class StoreUnavailable(CountersError):
+    """The store does not answer, or cannot answer now."""

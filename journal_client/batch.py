@@ -28,16 +28,17 @@ class Batch:
         keys: for each topic, the keys of its records. Never None; ``b""`` is a key.
         values: for each topic whose handler has a decoder, the decoded values, aligned with ``keys[topic]``.
             None where the record is a tombstone. Topics without a decoder are absent.
-        next_offsets: for each partition that moved, where reading goes on after this batch. Includes partitions
+        next_offsets: for each partition that moved, where reading goes on after this batch. Includes
+        partitions
             whose records were all set aside: a batch may have offsets and no keys.
-        assignment: the number of the assignment the records were read under.
+        size: bytes of keys, and of the values of topics with a decoder.
         newest: the newest record timestamp seen, in milliseconds since the epoch; 0 if unknown.
     """
 
-    assignment: int = 0
     keys: dict[str, list[bytes]] = field(default_factory=dict)
     values: dict[str, list[object]] = field(default_factory=dict)
     next_offsets: dict[Partition, int] = field(default_factory=dict)
+    size: int = 0
     newest: int = 0
 
     def __len__(self) -> int:
@@ -45,3 +46,7 @@ class Batch:
 
     def __bool__(self) -> bool:
         return bool(self.next_offsets)
+
+    def counts(self) -> dict[str, int]:
+        """Records per topic."""
+        return {topic: len(keys) for topic, keys in self.keys.items()}

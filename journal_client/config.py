@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+_STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+"""Unknown keys are errors, docstrings are the reference, wrong (secret?) values stay out of tracebacks."""
+
+TopicPart = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+"""Characters that Kafka allows in the name of a topic."""
+
+OWNED_BY_THE_LOOP = {
+    "auto.offset.reset": "journal.auto_offset_reset",
+    "bootstrap.servers": "journal.brokers",
+    "metadata.broker.list": "journal.brokers",
+    "group.id": "journal.group_id",
+    "group.instance.id": "journal.group_instance_id",
+    "group.protocol": "journal.group_protocol",
+    "enable.auto.commit": None,
+    "enable.auto.offset.store": None,
+}
+"""librdkafka keys that ``kafka`` must not hold, and the setting that takes their place."""
+
+CLASSIC_ONLY = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
+"""librdkafka keys that a client of KIP-848 refuses: the broker decides."""
 
 
 class OnProblem(StrEnum):
@@ -34,10 +54,10 @@ class GroupProtocol(StrEnum):
 class BatchLimits(BaseModel):
     """A batch is closed by whichever limit comes first."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _STRICT
 
     max_messages: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """Records per batch. Larger batches mean fewer writes to the store and more to read again after a crash."""
+    """Records per batch. Larger ones mean fewer writes to the store and more to read again after a crash."""
 
     max_bytes: Annotated[int, Field(ge=1_024)] = 16 * 1024 * 1024
     """Bytes of keys and decoded topics' values per batch."""
@@ -49,7 +69,7 @@ class BatchLimits(BaseModel):
 class QuarantineSettings(BaseModel):
     """Where records that cannot be used are set aside. Without either they are only counted and logged."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _STRICT
 
     topic: str | None = None
     """Kafka topic that receives the record with its reason and coordinates as headers."""
@@ -61,7 +81,7 @@ class QuarantineSettings(BaseModel):
 class HttpSettings(BaseModel):
     """The worker's own HTTP port, with /livez, /readyz and /metrics."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _STRICT
 
     host: str = "127.0.0.1"
     """Address to listen on."""
@@ -73,12 +93,12 @@ class HttpSettings(BaseModel):
 class JournalSettings(BaseModel):
     """Which topics to read, as whom, from where, and in what portions."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _STRICT
 
-    brokers: str = "127.0.0.1:9092"
+    brokers: Annotated[str, Field(min_length=1)] = "127.0.0.1:9092"
     """Kafka bootstrap servers, comma separated (a list is understood)."""
 
-    group_id: str = "counters"
+    group_id: Annotated[str, Field(min_length=1)] = "counters"
     """Consumer group. Members of one group share the partitions; positions are kept per group."""
 
     group_instance_id: str | None = None
@@ -87,10 +107,10 @@ class JournalSettings(BaseModel):
     group_protocol: GroupProtocol = GroupProtocol.CLASSIC
     """``classic`` works everywhere; ``consumer`` is KIP-848 and needs Kafka 4."""
 
-    prefix: str = "swh.journal.objects"
+    prefix: TopicPart = "swh.journal.objects"
     """Topics are named ``<prefix>.<object type>``."""
 
-    object_types: list[str] = []
+    object_types: list[TopicPart] = []
     """Object types to read; empty: every topic below the prefix, also those created later."""
 
     auto_offset_reset: OffsetReset = OffsetReset.EARLIEST
@@ -128,12 +148,35 @@ class JournalSettings(BaseModel):
     """Seconds from the first signal to a forced exit with code 1."""
 
     stall_after: Annotated[float, Field(gt=0)] = 300.0
-    """Seconds without progress on a partition that has records waiting before the worker reports not ready."""
+    """Seconds without progress on a partition with records waiting before the worker reports not ready."""
 
-    kafka: dict[str, Any] = {}
+    kafka: Annotated[dict[str, Any], Field(repr=False)] = {}
     """Any librdkafka setting, as it is (``security.protocol``, ``sasl.password``, ``fetch.min.bytes`` …)."""
 
     @field_validator("brokers", mode="before")
     @classmethod
     def _join_brokers(cls, value: object) -> object:
         return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+    @field_validator("object_types", mode="before")
+    @classmethod
+    def _split_object_types(cls, value: object) -> object:
+        """``content,revision`` is understood, for environment variables."""
+        if not isinstance(value, str):
+            return value
+        return [part.strip() for part in value.split(",") if part.strip()]
+
+    @model_validator(mode="after")
+    def _kafka_must_not_contradict(self) -> Self:
+        for key, instead in OWNED_BY_THE_LOOP.items():
+            if key in self.kafka:
+                advice = f"set {instead}" if instead else "positions are stored by the view"
+                raise ValueError(f"kafka must not hold {key}; {advice}")
+        if self.group_protocol is GroupProtocol.CONSUMER:
+            for key in CLASSIC_ONLY:
+                if key in self.kafka:
+                    raise ValueError(
+                        f"kafka must not hold {key} with group_protocol 'consumer': the broker decides; "
+                        "remove it or set journal.group_protocol to 'classic'"
+                    )
+        return self

@@ -1,7 +1,7 @@
 """What can go wrong while reading a journal, split once: recoverable or fatal.
 
-Recoverable errors are handled by the loop (keep the batch, seek, poll on). Fatal ones end the process with one
-line that states the fact, the value, the limit and the setting to change.
+Recoverable errors are handled by the loop (keep the batch, seek, poll on). Fatal ones end the process with
+one line that states the fact, the value, the limit and the setting to change.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class RecoverableError(JournalError):
 class StalePosition(RecoverableError):
     """The view stands elsewhere than the reader believed: its store was restored, wiped, or has a new owner.
 
-    ``positions`` holds, for every partition of the refused batch, the view's next offset, or None where the view
-    has never read the partition. Nothing of the batch was written.
+    ``positions`` holds, for every partition of the refused batch, the view's next offset, or None where the
+    view has never read the partition. Nothing of the batch was written.
     """
 
     def __init__(self, positions: Mapping[Partition, int | None], reason: str = "stale") -> None:

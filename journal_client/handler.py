@@ -24,8 +24,8 @@ class Effect(Enum):
 class BatchHandler(Protocol):
     """A view of the journal that knows exactly how far it has read.
 
-    The position is stored in the same atomic write as the effect, in the store that holds the effect. The loop
-    calls every method from one thread.
+    The position is stored in the same atomic write as the effect, in the store that holds the effect. The
+    loop calls every method from one thread.
     """
 
     effect: Effect
@@ -33,8 +33,8 @@ class BatchHandler(Protocol):
     def decoder(self, topic: str) -> Decoder | None:
         """How to decode a value of ``topic``; None if this view needs only the keys.
 
-        The decoder may raise anything on a value it cannot decode: that record is set aside with its coordinates.
-        It is never called for a tombstone.
+        The decoder may raise anything on a value it cannot decode: that record is set aside with its
+        coordinates. It is never called for a tombstone.
         """
 
     def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int | None]:
@@ -45,7 +45,8 @@ class BatchHandler(Protocol):
         """
 
     def holds_data(self, topic: str) -> bool:
-        """Whether the view already holds data of ``topic`` although it has no position for it (an adopted store).
+        """Whether the view already holds data of ``topic`` although it has no position for it (an adopted
+        store).
 
         Then reading starts at the group's committed offset instead of ``auto_offset_reset``.
 
@@ -56,8 +57,8 @@ class BatchHandler(Protocol):
     def handle(self, batch: Batch) -> None:
         """Make the effects of ``batch`` and its ``next_offsets`` durable in one atomic write.
 
-        Called again with the same, unchanged batch after ``Unavailable``; a write that had been applied after all
-        must then be recognised and not repeated.
+        Called again with the same, unchanged batch after ``Unavailable``; a write that had been applied after
+        all must then be recognised and not repeated.
 
         Raises:
             StalePosition: the view stands elsewhere; nothing was written.

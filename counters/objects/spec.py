@@ -23,6 +23,9 @@ class CounterSpec(msgspec.Struct, frozen=True):
     precision: int = 18
     generation: int = 1
     layout: Layout = Layout.NATIVE
+    adopted: bool = False
+    """Whether the counter held data before it was registered: then the group's commits say how far it had
+    read."""
 
     @property
     def strata(self) -> int:
@@ -32,7 +35,7 @@ class CounterSpec(msgspec.Struct, frozen=True):
     @property
     def standard_error(self) -> float:
         """Relative standard error of the estimate (a fraction, not per cent)."""
-        return BASE_STANDARD_ERROR / float(self.strata) ** 0.5
+        return float(BASE_STANDARD_ERROR / self.strata**0.5)
 
     def keys(self, prefix: str) -> list[str]:
         """The Redis keys of the strata, in order."""

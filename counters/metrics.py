@@ -1,0 +1,85 @@
+"""The name of every metric of published counts, with what it means and what to do about it.
+
+Every replica exports the same figures: aggregate with ``max by (object_type)``, never with ``sum``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """How Prometheus is to read the samples."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric family. ``labels`` are the names of its labels, in order."""
+
+    name: str
+    documentation: str
+    kind: Kind = Kind.GAUGE
+    labels: tuple[str, ...] = ()
+
+
+# The figure itself. Absent, never 0, where it could not be read or is suspect.
+OBJECTS = Metric(
+    "counters_objects",
+    "Estimated number of different objects.",
+    labels=("object_type",),
+)
+
+# Depends on the precision only: to lower it, rebuild the counter with a higher one.
+STANDARD_ERROR = Metric(
+    "counters_objects_standard_error_ratio",
+    "Relative standard error of the estimate, as a fraction.",
+    labels=("object_type",),
+)
+
+# Grows while nothing is written: harmless on a quiet topic, a stopped worker on a busy one.
+AGE = Metric(
+    "counters_objects_age_seconds",
+    "Seconds since a worker last wrote to the counter.",
+    labels=("object_type",),
+)
+
+# Data was lost in the store. It is being read again; find out who evicted, deleted or restored it.
+SUSPECT = Metric(
+    "counters_objects_suspect",
+    "1 if the count fell or a part of it vanished from the store, else 0.",
+    labels=("object_type",),
+)
+
+# A foreign or corrupt key stands where the counter should be; the reason is in /api/v1/counts.
+UNREADABLE = Metric(
+    "counters_objects_unreadable",
+    "1 if the counter is registered but has no readable value, else 0.",
+    labels=("object_type",),
+)
+
+# Its rate is the speed of the workers together; exact, also when records are read twice.
+MESSAGES = Metric(
+    "counters_objects_messages",
+    "Records that went into the counter, repetitions included.",
+    kind=Kind.COUNTER,
+    labels=("object_type",),
+)
+
+# Rising: the store is down or refuses; /readyz says why.
+READ_ERRORS = Metric(
+    "counters_read_errors",
+    "Attempts to read the counts that failed as a whole.",
+    kind=Kind.COUNTER,
+)
+
+# Above a few seconds: what the API answers is stale. Absent before the first successful read.
+READ_AGE = Metric(
+    "counters_read_age_seconds",
+    "Seconds since the counts were last read from the store.",
+)
+
+PUBLISHED = (OBJECTS, STANDARD_ERROR, AGE, SUSPECT, UNREADABLE, MESSAGES, READ_ERRORS, READ_AGE)

@@ -1,0 +1,92 @@
+-- The one atomic write of a flush: compare positions, add keys, store positions, stamp.
+--
+-- KEYS[1]  offsets hash of the group; KEYS[2] stamps hash; KEYS[3..] the strata of every counter of the batch
+-- ARGV     a flat list, read from left to right:
+--          n partitions, then n times: field, position the worker last wrote ('' for none), new position
+--          n topics,     then n times: topic, records counted
+--          n counters,   then n times: name, number of its strata among KEYS (in order)
+--          n additions,  then n times: counter number, index into KEYS, number of keys, the keys
+--
+-- Returns  {'ok', counters that could not take keys...} | {'applied'} | {'stale'} | {'vanished', counters...}
+--          'applied': this very batch was written before, its answer got lost.
+local CHUNK = 4000 -- unpack() takes about 8,000 values
+
+local at = 0
+local function take()
+  at = at + 1
+  return ARGV[at]
+end
+
+local fields, applied, stale = {}, 0, false
+local partitions = tonumber(take())
+for i = 1, partitions do
+  local field, expected, new = take(), take(), take()
+  local stored = redis.call('HGET', KEYS[1], field) or ''
+  if stored ~= expected then
+    if stored == new then
+      applied = applied + 1
+    else
+      stale = true
+    end
+  end
+  fields[2 * i - 1], fields[2 * i] = field, new
+end
+if stale or (applied > 0 and applied < partitions) then
+  return {'stale'}
+end
+if applied > 0 then
+  return {'applied'}
+end
+
+local topics = {}
+for i = 1, tonumber(take()) do
+  topics[i] = {take(), take()}
+end
+
+local counters, vanished, key = {}, {'vanished'}, 2
+for i = 1, tonumber(take()) do
+  local name, strata = take(), tonumber(take())
+  if redis.call('EXISTS', unpack(KEYS, key + 1, key + strata)) < strata then
+    vanished[#vanished + 1] = name
+  end
+  key = key + strata
+  counters[i] = name
+end
+if #vanished > 1 then
+  return vanished
+end
+
+-- Whether writes are refused (out of memory, read-only) is decided once, before the script runs: if the first
+-- one passes, all do. Only a key of the wrong type may fail half-way, and costs its counter alone.
+local answer, bad = {'ok'}, {}
+for _ = 1, tonumber(take()) do
+  local counter, stratum, count = tonumber(take()), KEYS[tonumber(take())], tonumber(take())
+  local last = at + count
+  while at < last do
+    local upto = math.min(at + CHUNK, last)
+    if not bad[counter] then
+      local result = redis.pcall('PFADD', stratum, unpack(ARGV, at + 1, upto))
+      if type(result) == 'table' and result.err then
+        if not (string.find(result.err, 'WRONGTYPE') or string.find(result.err, 'INVALIDOBJ')) then
+          return redis.error_reply(result.err)
+        end
+        bad[counter] = true
+        answer[#answer + 1] = counters[counter]
+      end
+    end
+    at = upto
+  end
+end
+
+for i = 1, #fields, CHUNK do
+  redis.call('HSET', KEYS[1], unpack(fields, i, math.min(i + CHUNK - 1, #fields)))
+end
+for _, topic in ipairs(topics) do
+  redis.call('HINCRBY', KEYS[1], topic[1], topic[2])
+end
+local now = redis.call('TIME')
+local stamp = string.format('%d', now[1] * 1000 + math.floor(now[2] / 1000))
+for _, name in ipairs(counters) do
+  redis.call('HSET', KEYS[2], name, stamp)
+end
+return answer

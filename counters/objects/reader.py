@@ -1,0 +1,175 @@
+"""Reads every counter of the registry out of Redis: two round trips, however many counters there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import msgspec
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError, ResponseError
+
+from counters.config import MAX_PRECISION, MIN_PRECISION
+from counters.errors import StoreUnavailable
+from counters.objects.spec import Count, CounterSpec
+from counters.redis import AnyRedis
+
+Command = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """What the first round trip says about all counters."""
+
+    registry: Mapping[bytes, bytes]
+    stamps: Mapping[bytes, bytes]
+    offsets: Mapping[bytes, bytes]
+    now: datetime
+
+
+class CountsReader:
+    """The published counts, each with how exact and how old it is.
+
+    A foreign, corrupt or missing key takes away the value of its own counter and of no other. Not
+    thread-safe: the high-water marks belong to one caller.
+    """
+
+    def __init__(self, redis: AnyRedis, prefix: str, group: str, topic_prefix: str) -> None:
+        """
+        Args:
+            redis: a client in bytes mode.
+            prefix: first part of every key, without the braces of the hash tag.
+            group: the consumer group whose records are reported as ``messages``.
+            topic_prefix: topics are named ``<topic_prefix>.<object type>``.
+        """
+        self._redis = redis
+        self._prefix = prefix
+        self._group = group
+        self._topic_prefix = topic_prefix
+        self._highest: dict[str, tuple[int, int]] = {}
+
+    def read(self) -> list[Count]:
+        """All registered counters, ordered by name.
+
+        Raises:
+            StoreUnavailable: Redis does not answer, or not with what the registry should be.
+        """
+        found = self._registered()
+        specs = [self._spec(name, entry) for name, entry in sorted(found.registry.items())]
+        readable = [spec for spec in specs if isinstance(spec, CounterSpec)]
+        answers = iter(self._run([command for spec in readable for command in self._commands(spec)]))
+        return [
+            self._count(spec, answers, found)
+            if isinstance(spec, CounterSpec)
+            else _unreadable(spec, found.now)
+            for spec in specs
+        ]
+
+    def _registered(self) -> _Registered:
+        tag = f"{{{self._prefix}}}"
+        keys = [f"{tag}:registry", f"{tag}:stamps", f"{tag}:offsets:{self._group}"]
+        answers = self._run([*(("HGETALL", key) for key in keys), ("TIME",)])
+        for key, answer in zip([*keys, "TIME"], answers, strict=True):
+            if isinstance(answer, Exception):
+                raise StoreUnavailable(
+                    f"Redis refuses to read {key}: {answer}; check redis.url and redis.prefix"
+                )
+        registry, stamps, offsets, (seconds, microseconds) = answers
+        now = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+        return _Registered(registry, stamps, offsets, now)
+
+    def _spec(self, name: bytes, entry: bytes) -> CounterSpec | tuple[str, str]:
+        """The counter's spec, or its name and why the entry is not one."""
+        shown = name.decode(errors="replace")
+        try:
+            spec = msgspec.json.decode(entry, type=CounterSpec)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return shown, f"its registry entry is not a counter: {error}"
+        if spec.name != shown:
+            return shown, f"its registry entry names another counter: {spec.name}"
+        # Also bounds the number of commands a damaged entry can cause.
+        if not MIN_PRECISION <= spec.precision <= MAX_PRECISION:
+            return shown, f"its precision {spec.precision} is not in {MIN_PRECISION}..{MAX_PRECISION}"
+        return spec
+
+    def _commands(self, spec: CounterSpec) -> Iterator[Command]:
+        """One PFCOUNT per stratum: asked for several keys at once it would merge their registers and
+        estimate with the error of a single one. EXISTS tells a missing key from an empty one.
+        """
+        keys = spec.keys(self._prefix)
+        yield ("EXISTS", *keys)
+        for key in keys:
+            yield ("PFCOUNT", key)
+
+    def _count(self, spec: CounterSpec, answers: Iterator[Any], found: _Registered) -> Count:
+        keys = spec.keys(self._prefix)
+        present, *parts = islice(answers, 1 + len(keys))
+        error = next((answer for answer in [*parts, present] if isinstance(answer, Exception)), None)
+        value: int | None = None
+        reason: str | None
+        if error is not None:
+            reason = f"Redis refuses to count {spec.name}: {error}"
+        elif present == 0:
+            reason = "vanished"
+        elif present < len(keys):
+            value, reason = sum(parts), f"vanished: {len(keys) - present} of {len(keys)} strata"
+        else:
+            value = sum(parts)
+            reason = self._fall(spec, value)
+        stamp = found.stamps.get(spec.name.encode())
+        messages = found.offsets.get(f"{self._topic_prefix}.{spec.name}".encode())
+        return Count(
+            name=spec.name,
+            value=value,
+            standard_error=spec.standard_error,
+            updated_at=None if stamp is None else datetime.fromtimestamp(int(stamp) / 1000, UTC),
+            as_of=found.now,
+            suspect=error is None and reason is not None,
+            messages=None if messages is None else int(messages),
+            reason=reason,
+        )
+
+    def _fall(self, spec: CounterSpec, value: int) -> str | None:
+        """Why the value is suspect, if it is below one read before: registers only ever rise."""
+        generation, highest = self._highest.get(spec.name, (spec.generation, 0))
+        if generation == spec.generation and value < highest:
+            return f"fell from {highest} to {value}"
+        self._highest[spec.name] = (spec.generation, value)
+        return None
+
+    def _run(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers in order, an error in place of the answer it is for.
+
+        Raises:
+            StoreUnavailable: the connection failed, or Redis is loading its data.
+        """
+        if not commands:
+            return []
+        try:
+            if isinstance(self._redis, RedisCluster):
+                return [self._single(self._redis, command) for command in commands]
+            with self._redis.pipeline(transaction=False) as pipeline:
+                queue: Callable[..., Any] = pipeline.execute_command
+                for command in commands:
+                    queue(*command)
+                return list(pipeline.execute(raise_on_error=False))
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"Redis does not answer: {error}; check redis.url") from error
+
+    @staticmethod
+    def _single(redis: RedisCluster, command: Command) -> Any:
+        """redis-py refuses PFCOUNT in a cluster pipeline although one key has one slot."""
+        execute: Callable[..., Any] = redis.execute_command
+        try:
+            return execute(*command)
+        except ResponseError as error:
+            return error
+
+
+def _unreadable(entry: tuple[str, str], now: datetime) -> Count:
+    name, reason = entry
+    standard_error = CounterSpec(name).standard_error
+    return Count(name, None, standard_error, updated_at=None, as_of=now, reason=reason)

@@ -1,0 +1,114 @@
+"""The client library's settings, as the loop needs them, and its log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from journal_client.config import GroupProtocol, JournalSettings
+
+log = logging.getLogger("journal_client.librdkafka")
+
+# Memory of a reader: librdkafka holds up to queued.max.messages.kbytes of payload, and about 400 bytes more
+# per record, so tiny records cost far more than they weigh. It stops fetching a partition at
+# queued.min.messages, and one answer brings at most fetch.message.max.bytes of a partition. See
+# docs/operations.md for the formula.
+CONSUMER_DEFAULTS: dict[str, Any] = {
+    "queued.max.messages.kbytes": 16_384,
+    "queued.min.messages": 20_000,
+    "fetch.message.max.bytes": 1_048_576,
+    "topic.metadata.refresh.interval.ms": 30_000,
+    "log.connection.close": False,
+}
+
+
+def shared_config(settings: JournalSettings) -> dict[str, Any]:
+    """What every client of these brokers needs: address, name, and whatever ``journal.kafka`` says."""
+    return {
+        "bootstrap.servers": settings.brokers,
+        "client.id": f"counters-{socket.gethostname()}-{os.getpid()}",
+        **plain(settings.kafka),
+    }
+
+
+def consumer_config(settings: JournalSettings) -> dict[str, Any]:
+    """The whole configuration of the consumer.
+
+    The loop decides every position itself: commits are explicit, nothing is stored behind its back, and an
+    offset that does not exist is an error to be looked at instead of a silent jump.
+    """
+    config = {
+        **CONSUMER_DEFAULTS,
+        **shared_config(settings),
+        "group.id": settings.group_id,
+        "group.protocol": settings.group_protocol.value,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+    }
+    if settings.group_instance_id is not None:
+        config["group.instance.id"] = settings.group_instance_id
+    if settings.group_protocol is GroupProtocol.CLASSIC:
+        config.setdefault("partition.assignment.strategy", "range,roundrobin")
+    return config
+
+
+def producer_config(settings: JournalSettings) -> dict[str, Any]:
+    """The configuration of a producer to the same brokers; consumer settings in ``journal.kafka`` are left
+    out."""
+    consumer_only = (
+        "session.",
+        "heartbeat.",
+        "max.poll.",
+        "fetch.",
+        "queued.min",
+        "queued.max",
+        "partition.assign",
+    )
+    return {k: v for k, v in shared_config(settings).items() if not k.startswith(consumer_only)}
+
+
+def is_incremental(config: Mapping[str, Any]) -> bool:
+    """Whether rebalances take and give single partitions (cooperative, KIP-848) instead of all of them."""
+    return bool(
+        config["group.protocol"] == "consumer"
+        or "cooperative" in config.get("partition.assignment.strategy", "")
+    )
+
+
+def plain(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """librdkafka wants ``"true"`` and ``"false"``; Python's ``False`` for an SSL flag would read as unset."""
+    return {k: str(v).lower() if isinstance(v, bool) else v for k, v in kafka.items()}
+
+
+class RateLimit(logging.Filter):
+    """Lets a message through once per ``seconds`` and says how many of its kind were held back.
+
+    A dead broker makes librdkafka write the same line several times a second for every connection.
+    """
+
+    def __init__(self, seconds: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._clock = clock
+        self._seen: dict[str, tuple[float, int]] = {}
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.getMessage().split(" ", 1)[0]  # librdkafka's facility: FAIL, MAXPOLL, ...
+        now = self._clock()
+        with self._lock:
+            last, held = self._seen.get(kind, (-self._seconds, 0))
+            if now - last < self._seconds:
+                self._seen[kind] = (last, held + 1)
+                return False
+            self._seen[kind] = (now, 0)
+        if held:
+            record.msg = f"{record.getMessage()} ({held} more like this suppressed)"
+            record.args = ()
+        return True

@@ -1,0 +1,70 @@
+"""Servers for the tests: those named by ``KAFKA_BOOTSTRAP_SERVERS`` and ``REDIS_URL``, else embedded ones.
+
+Every test process of a parallel run starts its own. The fixtures for Kafka come from
+``journal_client.pytest_plugin``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import redis
+
+from counters.embedded import EmbeddedRedis
+
+TEST_DB = 9
+"""Database that tests use, and empty, on a server that was given; parallel processes use the next ones."""
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[str]:
+    """URL of a Redis database that tests may empty."""
+    given = os.environ.get("REDIS_URL")
+    if given:
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+        base, _, query = given.partition("?")
+        scheme, _, rest = base.partition("://")
+        host = rest.partition("/")[0]
+        yield f"{scheme}://{host}/{TEST_DB + int(worker) % 6}" + (f"?{query}" if query else "")
+        return
+    with EmbeddedRedis() as server:
+        yield server.url
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """URL of an empty Redis database."""
+    with redis.Redis.from_url(redis_server) as client:
+        client.flushdb()
+    return redis_server
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[redis.Redis]:
+    """A client, in bytes mode, of an empty Redis database."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[Callable[..., EmbeddedRedis]]:
+    """``own_redis()`` starts a server that the test may kill, freeze and fill.
+
+    ``own_redis(data=True)`` keeps its data over a restart, in ``data_dir`` below ``tmp_path``. Other settings
+    are the server's: ``own_redis(requirepass="secret")``.
+    """
+    with ExitStack() as servers:
+        started = 0
+
+        def start(*, data: bool = False, **options: str) -> EmbeddedRedis:
+            nonlocal started
+            started += 1
+            folder = tmp_path / f"redis-{started}" if data else None
+            settings = {name.replace("_", "-"): value for name, value in options.items()}
+            return servers.enter_context(EmbeddedRedis(folder, options=settings))
+
+        yield start
