@@ -38,14 +38,16 @@ class LeashedProcess:
         command: program and arguments.
         log: file that receives the server's output (appended). None: its standard output is read with
             :meth:`read_line` and its errors go to the parent's.
+        grace: seconds between SIGTERM and SIGKILL when the server is closed.
     """
 
-    def __init__(self, command: Sequence[str], *, log: Path | None = None) -> None:
-        self._paused = False
+    def __init__(self, command: Sequence[str], *, log: Path | None = None, grace: float = GRACE) -> None:
+        self._grace = grace
+        mode = "pipe" if log is None else "log"
         with contextlib.ExitStack() as stack:
             errors = stack.enter_context(log.open("ab")) if log is not None else None
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", __file__, "log" if log is not None else "pipe", *command],
+                [sys.executable, "-I", __file__, mode, str(grace), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -84,12 +86,10 @@ class LeashedProcess:
 
     def pause(self) -> None:
         """Freeze the server: connections stay open and are not answered."""
-        self._paused = True
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let a paused server go on."""
-        self._paused = False
         self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -98,11 +98,9 @@ class LeashedProcess:
         self.close()
 
     def close(self) -> None:
-        """End the server with SIGTERM, after ``GRACE`` seconds with SIGKILL, and wait until it is gone."""
-        if self._paused:
-            self.resume()
+        """End the server, also a frozen one, with SIGTERM, or SIGKILL if it takes long; wait until it is gone."""
         _pipe(self._supervisor.stdin).close()
-        self._supervisor.wait(timeout=GRACE + 10.0)
+        self._supervisor.wait(timeout=self._grace + 10.0)
         _pipe(self._supervisor.stdout).close()
 
 
@@ -120,16 +118,16 @@ def _die_with_parent() -> Callable[[], None] | None:
     return lambda: libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        server.terminate()
+def _end(server: subprocess.Popen[bytes], grace: float) -> None:
+    server.send_signal(signal.SIGTERM)
+    server.send_signal(signal.SIGCONT)  # a frozen process takes no other signal
     try:
-        server.wait(timeout=GRACE)
+        server.wait(timeout=grace)
     except subprocess.TimeoutExpired:
         server.kill()
 
 
-def _supervise(mode: str, command: Sequence[str]) -> int:
+def _supervise(mode: str, grace: float, command: Sequence[str]) -> int:
     try:
         server = subprocess.Popen(
             command,
@@ -145,11 +143,11 @@ def _supervise(mode: str, command: Sequence[str]) -> int:
 
     def end_at_eof() -> None:
         os.read(0, 1)  # not sys.stdin: its lock, held by this thread, would disturb the exit
-        _end(server)
+        _end(server, grace)
 
     threading.Thread(target=end_at_eof, daemon=True).start()
     return server.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(_supervise(sys.argv[1], sys.argv[2:]))
+    sys.exit(_supervise(sys.argv[1], float(sys.argv[2]), sys.argv[3:]))

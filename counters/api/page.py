@@ -26,8 +26,8 @@ CARD = Template("""\
 <li class="card" data-counter="$name"$state>
 <h2>$title</h2>
 <p class="value"><data value="$value">$shown</data></p>
-<p class="error"><span class="plus-minus" aria-label="plus or minus">±</span> \
-<span data-field="error">$error</span><span class="dim" data-field="percent">$percent</span></p>
+<p class="error"><span class="dim">±</span> <span data-field="error">$error</span> \
+<span class="dim">(<span data-field="percent">$percent</span>)</span></p>
 <p class="note" data-field="reason">$reason</p>
 <dl>
 <div><dt>Messages read</dt><dd data-field="messages">$messages</dd></div>

@@ -10,13 +10,13 @@ from typing import Protocol
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
 from counters.config import Settings
 from counters.load import LoadReport, Progress, Repository, load_repository
+from counters.load.git import MAX_BYTES
 from counters.load.objects import OBJECT_TYPES
 from journal_client.writer import PRODUCER_DEFAULTS, JournalWriter
 
@@ -53,12 +53,21 @@ def git(
         Repository.open(path)  # nothing is sent if one of them is wrong
     journal = settings.journal
     limit = int(journal.kafka.get("message.max.bytes", PRODUCER_DEFAULTS["message.max.bytes"])) - FRAMING
-    with (
-        JournalWriter(brokers or journal.brokers, prefix or journal.prefix, kafka=journal.kafka) as writer,
-        _display() as display,
-    ):
+    with JournalWriter(brokers or journal.brokers, prefix or journal.prefix, kafka=journal.kafka) as writer:
+        publish(paths, writer, origin=origin, max_bytes=limit)
+
+
+def publish(
+    paths: tuple[Path, ...], writer: JournalWriter, *, origin: str | None = None, max_bytes: int = MAX_BYTES
+) -> None:
+    """Publish repositories one after the other, showing how far they are, and print what was published.
+
+    Args:
+        max_bytes: of key and value together; larger objects are reported and left out.
+    """
+    with _display() as display:
         reports = [
-            load_repository(path, writer, origin=origin, max_bytes=limit, progress=display.start(path))
+            load_repository(path, writer, origin=origin, max_bytes=max_bytes, progress=display.start(path))
             for path in paths
         ]
     _print_summary(list(zip(paths, reports, strict=True)))
@@ -136,20 +145,17 @@ def _display() -> Iterator[Display]:
 
 
 def _print_summary(loads: list[tuple[Path, LoadReport]]) -> None:
-    table = Table("repository", title="Published objects")
-    for name in (*OBJECT_TYPES, "skipped", "seconds"):
-        table.add_column(name, justify="right")
-    for path, report in loads:
-        published = [f"{report.objects[object_type]:,}" for object_type in OBJECT_TYPES]
-        skipped = f"{sum(report.skipped.values()):,}"
-        # Text, not markup: a path may contain brackets.
-        table.add_row(escape(str(path)), *published, skipped, f"{report.seconds:.1f}")
+    total = sum(report.total for _, report in loads)
+    seconds = sum(report.seconds for _, report in loads)
+    table = Table(caption=f"{total:,} objects of {len(loads)} repositories in {seconds:.1f} s")
+    table.add_column("object type")
+    table.add_column("published", justify="right")
+    for object_type in OBJECT_TYPES:
+        table.add_row(object_type, f"{sum(report.objects[object_type] for _, report in loads):,}")
     Console().print(table)
     for path, report in loads:
-        for reason, count in report.skipped.items():
-            click.echo(f"{path}: {count:,} objects were not published: {reason}", err=True)
+        if report.skipped:
+            skipped = ", ".join(f"{count:,} {reason}" for reason, count in report.skipped.items())
+            click.echo(f"{path}: not published: {skipped}", err=True)
         if not report.exact:
-            click.echo(
-                f"{path}: git could not walk the history, every object present was published; try git fsck",
-                err=True,
-            )
+            click.echo(f"{path}: broken history, every object present was published; try git fsck", err=True)

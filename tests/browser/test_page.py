@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from published import GROUP, PREFIX, TOPICS, numbered, publish
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from serving import running
 
 from counters.api.app import create_app
 from counters.config import Settings
+from counters.embedded import EmbeddedRedis
 from counters.objects.reader import CountsReader
 from counters.objects.spec import CounterSpec
+from journal_client.pytest_plugin import wait_for
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -74,3 +79,19 @@ def test_a_counter_that_cannot_be_read_says_so(address: str, tmp_path: Path) -> 
     page = shown(address, tmp_path)
     assert 'data-counter="release" data-state="unreadable"' in page
     assert "WRONGTYPE" in page
+
+
+def test_numbers_of_a_store_that_is_down_are_shown_as_stale(
+    own_redis: Callable[..., EmbeddedRedis], tmp_path: Path
+) -> None:
+    server = own_redis()
+    with Redis.from_url(server.url, retry=Retry(NoBackoff(), 0)) as redis:
+        publish(redis, CounterSpec("content"), [b"a"])
+        app = create_app(Settings(), CountsReader(redis, PREFIX, GROUP, TOPICS), interval=0.1)
+        with running(app) as address:
+            wait_for(lambda: httpx.get(f"{address}readyz").status_code == 200)
+            server.kill()
+            wait_for(lambda: httpx.get(f"{address}readyz").status_code == 503)
+            page = shown(address, tmp_path)
+    assert 'role="status">Stale<' in page
+    assert '<data value="1">1</data>' in page

@@ -48,9 +48,11 @@ def served_by(reader: ReadsCounts, interval: float) -> Iterator[httpx.Client]:
 
 @contextmanager
 def served(url: str, interval: float = INTERVAL) -> Iterator[httpx.Client]:
-    with Redis.from_url(url, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as redis:
-        with served_by(CountsReader(redis, PREFIX, GROUP, TOPICS), interval) as client:
-            yield client
+    with (
+        Redis.from_url(url, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as redis,
+        served_by(CountsReader(redis, PREFIX, GROUP, TOPICS), interval) as client,
+    ):
+        yield client
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_a_server_ends_with_its_supervisor_killed_by_sigkill() -> None:
 
 def test_a_server_that_ignores_sigterm_is_killed() -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)"
-    process = LeashedProcess([sys.executable, "-c", f"{stubborn}; time.sleep(300)"])
+    process = LeashedProcess([sys.executable, "-c", f"{stubborn}; time.sleep(300)"], grace=0.2)
     assert process.read_line(10.0) == "up"
     process.close()
     assert not psutil.pid_exists(process.pid)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from counters import embedded
 from counters.config import RedisSettings
 from counters.embedded import EmbeddedRedis, find_redis_server
 from counters.errors import CountersError, SettingsError, StoreUnavailable
@@ -179,9 +180,21 @@ def test_sentinel_leads_to_the_primary(own_redis: OwnRedis, tmp_path: Path) -> N
     port = primary.url.rpartition(":")[2].partition("/")[0]
     config = tmp_path / "sentinel.conf"
     config.write_text(f"sentinel monitor main 127.0.0.1 {port} 1\nsentinel auth-pass main data\n")
-    sentinel = own_redis(sentinel_config=config)
-    with client_for(f"redis+sentinel://:data@{sentinel.url.removeprefix('redis://')}") as client:
-        assert client.ping()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [str(find_redis_server()), str(config), "--sentinel", "--port", address.rpartition(":")[2]]
+    with (
+        closing(LeashedProcess(command, log=tmp_path / "sentinel.log")),
+        client_for(f"redis+sentinel://:data@{address}/main") as client,
+    ):
+        wait_for(lambda: not fails(client), message="Sentinel does not lead to the primary")
+        assert client.config_get("port") == {b"port": port.encode()}
+
+
+def test_rediss_uses_tls() -> None:
+    with client_for("rediss://h") as client:
+        assert client.connection_pool.connection_class is redis.SSLConnection
 
 
 def test_a_cluster_is_understood(own_redis: OwnRedis) -> None:
