@@ -144,8 +144,8 @@ class EmbeddedRedis:
         while not _answers(self._port):
             if not process.running or time.monotonic() > deadline:
                 process.close()
-                words = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it wrote no log"]
-                raise CountersError(f"the embedded Redis does not start: {words[0].strip()}")
+                words = log.read_text(errors="replace").strip().splitlines()[-2:] or ["it wrote no log"]
+                raise CountersError(f"the embedded Redis does not start: {' '.join(words)}")
             time.sleep(0.01)
 
     def __enter__(self) -> Self:
@@ -164,11 +164,11 @@ def _free_port() -> int:
 
 
 def _answers(port: int) -> bool:
-    """Whether a server has loaded its data and takes commands: then PING is answered by PONG."""
+    """Whether a server takes commands: it says PONG, or asks for a password, but not that it is loading."""
     with (
         contextlib.suppress(OSError),
         socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection,
     ):
         connection.sendall(b"PING\r\n")
-        return connection.recv(16).startswith(b"+PONG")
+        return connection.recv(16)[:8] not in (b"", b"-LOADING")
     return False

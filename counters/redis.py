@@ -15,6 +15,7 @@ from redis import ConnectionPool, Redis, RedisCluster, RedisError, Sentinel
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
+from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
 from counters.config import RedisSettings
@@ -62,8 +63,9 @@ def connect(settings: RedisSettings) -> AnyRedis:
         client = _client(address, settings.timeout)
     except (ValueError, TypeError) as error:
         raise SettingsError(f"redis.url {mask_url(url)!r} is wrong: {_reason(error)}") from None
-    except RedisError as error:
-        raise StoreUnavailable(f"no node of {mask_url(url)} answers ({error}); check redis.url") from error
+    except (RedisError, RedisClusterException) as error:
+        reason = error.__cause__ or error
+        raise StoreUnavailable(f"no node of {mask_url(url)} answers ({reason}); check redis.url") from error
     return client
 
 
@@ -124,6 +126,8 @@ def _mask_user(found: re.Match[str]) -> str:
 
 
 def _host(name: str, default_port: int) -> tuple[str, int]:
+    if name.count(":") > 1 and not name.startswith("["):
+        raise ValueError("an IPv6 address is written in brackets: [::1]:6379")
     parts = urlsplit(f"//{name}")
     try:
         host, port = parts.hostname, parts.port
@@ -132,7 +136,7 @@ def _host(name: str, default_port: int) -> tuple[str, int]:
             "the port must be a number up to 65535 (special characters are written %XX)"
         ) from None
     if not host:
-        raise ValueError("the host is missing (IPv6 addresses are written in brackets: [::1]:6379)")
+        raise ValueError("the host is missing")
     return unquote(host), default_port if port is None else port
 
 

@@ -168,7 +168,8 @@ class JournalClient:
         """Step 2: one ``consume()`` into the batch. Rebalance callbacks run inside it."""
         assignment = self._assignment
         number = assignment.number
-        messages = self._consumer.consume(FETCH, timeout)
+        room = self._settings.batch.max_messages - len(self._batch)
+        messages = self._consumer.consume(min(FETCH, room), timeout)
         self.health.turn()
         self._raise_failure()
         if not messages:
@@ -336,9 +337,9 @@ class JournalClient:
         batch, self._batch = self._batch, Batch()
         for topic, n in batch.counts().items():
             self.ledger.dropped[topic, reason] += n
-        for partition in batch.next_offsets:
-            if partition in self._assignment.next_offsets:
-                self._unsettle(partition, ASK_THE_VIEW)
+        owned = self._assignment.owned  # also what was unsettled since: its target lies behind this batch
+        for partition in batch.next_offsets.keys() & owned:
+            self._unsettle(partition, ASK_THE_VIEW)
 
     def _unsettle(self, partition: Partition, target: int | None) -> None:
         if partition in self._assignment.next_offsets:
@@ -505,9 +506,9 @@ class JournalClient:
             self.metrics.lag.labels(topic, number).set(max(0, high - next_offset))
             self.metrics.position.labels(topic, number).set(next_offset)
         self.metrics.assigned.set(len(self._assignment.owned))
-        if self.health.store_problem is None:
-            self.health.stalled = self._stalls.observe(seen, now)
-            self.metrics.stalled.set(len(self.health.stalled))
+        waiting_for_the_store = self.health.store_problem is not None
+        self.health.stalled = self._stalls.observe({} if waiting_for_the_store else seen, now)
+        self.metrics.stalled.set(len(self.health.stalled))
 
     def _probe_brokers(self) -> None:
         """librdkafka says when brokers go, not when they come back."""

@@ -31,22 +31,25 @@ class Stalls:
     """Which partitions have records waiting and do not move."""
 
     after: float
-    _moved: dict[Partition, tuple[int, float]] = field(default_factory=dict)
+    _waiting: dict[Partition, tuple[int, float]] = field(default_factory=dict)
+    """Partitions with records waiting: the offset they wait at, and since when."""
 
     def observe(self, positions: Mapping[Partition, tuple[int, int]], now: float) -> list[Partition]:
-        """Partitions stalled at ``now``.
+        """Partitions stalled at ``now``; those not among ``positions`` are forgotten.
 
         Args:
             positions: for each partition its next offset and its high watermark.
             now: monotonic seconds.
         """
-        for partition in self._moved.keys() - positions.keys():
-            del self._moved[partition]
-        for partition, (next_offset, high) in positions.items():
-            known = self._moved.get(partition)
-            if known is None or known[0] != next_offset or high <= next_offset:
-                self._moved[partition] = (next_offset, now)
-        return sorted(p for p, (_, since) in self._moved.items() if now - since > self.after)
+        before = self._waiting
+        self._waiting = {
+            partition: before[partition]
+            if partition in before and before[partition][0] == next_offset
+            else (next_offset, now)
+            for partition, (next_offset, high) in positions.items()
+            if high > next_offset
+        }
+        return sorted(p for p, (_, since) in self._waiting.items() if now - since > self.after)
 
 
 @dataclass(slots=True)

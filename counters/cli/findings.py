@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import ClusterMetadata
+from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
 from redis.exceptions import RedisError
 
 from counters.config import Settings
@@ -145,7 +145,7 @@ def _counter_findings(redis: AnyRedis, prefix: str) -> Iterator[Finding]:
     if not registry:
         yield Finding(Level.OK, "counters", f"none registered under {prefix} yet")
     for name, entry in sorted(registry.items()):
-        subject = f"counter {name.decode(errors='replace')}"
+        subject = f"counter {_text(name)}"
         try:
             spec = msgspec.json.decode(entry, type=CounterSpec)
         except msgspec.MsgspecError as error:
@@ -163,7 +163,7 @@ def _keys_finding(redis: AnyRedis, subject: str, spec: CounterSpec, prefix: str)
     answers = pipeline.execute(raise_on_error=False)
     kinds = answers[::2]
     wrong = [
-        f"{key} ({kind.decode()})"
+        f"{key} ({_text(kind)})"
         for key, kind, magic in zip(keys, kinds, answers[1::2], strict=True)
         if kind != b"none" and magic != b"HYLL"
     ]
@@ -182,7 +182,7 @@ def _positions(redis: AnyRedis, settings: Settings) -> dict[Partition, int]:
     stored = redis.hgetall(f"{{{settings.redis.prefix}}}:offsets:{settings.journal.group_id}")
     positions = {}
     for field, value in stored.items():
-        topic, colon, number = field.decode().rpartition(":")
+        topic, colon, number = _text(field).rpartition(":")
         if colon:
             positions[Partition(topic, int(number))] = int(value)
     return positions
@@ -299,6 +299,10 @@ def position_findings(
 
 def _level(policy: OnProblem) -> Level:
     return Level.FAIL if policy is OnProblem.STOP else Level.WARN
+
+
+def _text(answer: bytes | str) -> str:
+    return answer if isinstance(answer, str) else answer.decode(errors="replace")
 
 
 def _line(error: BaseException) -> str:

@@ -147,7 +147,7 @@ def _display() -> Iterator[Display]:
 def _print_summary(loads: list[tuple[Path, LoadReport]]) -> None:
     total = sum(report.total for _, report in loads)
     seconds = sum(report.seconds for _, report in loads)
-    table = Table(caption=f"{total:,} objects of {len(loads)} repositories in {seconds:.1f} s")
+    table = Table(caption=f"{total:,} objects in {seconds:.1f} s")
     table.add_column("object type")
     table.add_column("published", justify="right")
     for object_type in OBJECT_TYPES:

@@ -40,7 +40,8 @@ def up(
     if port is not None:
         settings = settings.model_copy(update={"api": settings.api.model_copy(update={"port": port})})
     bind(settings.api.host, settings.api.port).close()  # a port in use is said before anything starts
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell told its background jobs to ignore Ctrl-C
+        signal.signal(number, _interrupt)
     with contextlib.suppress(KeyboardInterrupt):
         with System(settings, OBJECT_TYPES, data=data, workers=workers) as system:
             click.echo(f"counters: {system.url}")

@@ -16,6 +16,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -180,33 +181,35 @@ class _Load:
     def _publish_contents(self, reachable: IdList, with_data: IdList, kinds: dict[bytes, bytes]) -> None:
         """Step 2: publish the blobs, list the others in ``with_data``, and note what references point at."""
         unlisted = set(kinds)
-        for digits, kind, size in self.repository.headers(reachable):
-            if digits in kinds:
-                kinds[digits] = kind
-                unlisted.discard(digits)
-            if kind == b"blob":
-                key = bytes.fromhex(digits.decode())
-                self._write("content", key, encode(Content(key, size)))
-            elif kind == b"missing":
-                self._skip(digits, Skip.MISSING)
-            else:
-                with_data.append(digits)
+        with closing(self.repository.headers(reachable)) as headers:
+            for digits, kind, size in headers:
+                if digits in kinds:
+                    kinds[digits] = kind
+                    unlisted.discard(digits)
+                if kind == b"blob":
+                    key = bytes.fromhex(digits.decode())
+                    self._write("content", key, encode(Content(key, size)))
+                elif kind == b"missing":
+                    self._skip(digits, Skip.MISSING)
+                else:
+                    with_data.append(digits)
         # git passes over references to objects that are not there.
         self.skipped[Skip.MISSING] += len(unlisted)
 
     def _publish_objects(self, with_data: IdList) -> None:
         """Step 3."""
-        for (digits, kind, _), data in self.repository.objects(with_data):
-            if kind == b"missing":
-                self._skip(digits, Skip.MISSING)
-                continue
-            key = bytes.fromhex(digits.decode())
-            try:
-                value = encode(PARSERS[kind](key, data))
-            except MalformedObject as error:
-                self._skip(digits, Skip.MALFORMED, f" ({error})")
-                continue
-            self._write(TARGET_TYPES[kind], key, value)
+        with closing(self.repository.objects(with_data)) as objects:
+            for (digits, kind, _), data in objects:
+                if kind == b"missing":
+                    self._skip(digits, Skip.MISSING)
+                    continue
+                key = bytes.fromhex(digits.decode())
+                try:
+                    value = encode(PARSERS[kind](key, data))
+                except MalformedObject as error:
+                    self._skip(digits, Skip.MALFORMED, f" ({error})")
+                    continue
+                self._write(TARGET_TYPES[kind], key, value)
 
     def _write(self, object_type: str, key: bytes, value: bytes) -> None:
         if len(key) + len(value) > self.max_bytes:

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,21 +198,23 @@ class Repository:
                 ids.append(line.strip())
         return False
 
-    def headers(self, ids: IdList) -> Iterator[Header]:
+    def headers(self, ids: IdList) -> Generator[Header, None, None]:
         """Type and size of every object in ``ids``, in order, without reading its data.
+
+        Closing the generator ends its process, as it does for :meth:`objects`.
 
         Raises:
             GitError: more than ``MAX_BROKEN`` objects cannot be read.
         """
-        yield from self._answers(ids, "--batch-check", _read_header, lambda header: header)
+        return self._answers(ids, "--batch-check", _read_header, lambda header: header)
 
-    def objects(self, ids: IdList) -> Iterator[tuple[Header, bytes]]:
+    def objects(self, ids: IdList) -> Generator[tuple[Header, bytes], None, None]:
         """Header and data of every object in ``ids``, in order.
 
         Raises:
             GitError: more than ``MAX_BROKEN`` objects cannot be read.
         """
-        yield from self._answers(ids, "--batch", _read_object, lambda header: (header, b""))
+        return self._answers(ids, "--batch", _read_object, lambda header: (header, b""))
 
     def _answers(
         self,
@@ -220,7 +222,7 @@ class Repository:
         mode: str,
         read: Callable[[IO[bytes]], T | None],
         missing: Callable[[Header], T],
-    ) -> Iterator[T]:
+    ) -> Generator[T, None, None]:
         """What ``git cat-file`` answers, started again behind every object on which it died."""
         position = broken = 0
         while position < len(ids):

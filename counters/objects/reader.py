@@ -49,7 +49,7 @@ class CountsReader:
         self._prefix = prefix
         self._group = group
         self._topic_prefix = topic_prefix
-        self._highest: dict[str, tuple[int, int]] = {}
+        self._highest: dict[str, tuple[CounterSpec, int]] = {}
 
     def read(self) -> list[Count]:
         """All registered counters, ordered by name.
@@ -58,15 +58,16 @@ class CountsReader:
             StoreUnavailable: Redis does not answer, or not with what the registry should be.
         """
         found = self._registered()
-        specs = [self._spec(name, entry) for name, entry in sorted(found.registry.items())]
+        specs = [self._spec(name, entry) for name, entry in found.registry.items()]
         readable = [spec for spec in specs if isinstance(spec, CounterSpec)]
         answers = iter(self._run([command for spec in readable for command in self._commands(spec)]))
-        return [
+        counts = [
             self._count(spec, answers, found)
             if isinstance(spec, CounterSpec)
             else _unreadable(spec, found.now)
             for spec in specs
         ]
+        return sorted([*counts, *self._gone(found)], key=lambda count: count.name)
 
     def _registered(self) -> _Registered:
         tag = f"{{{self._prefix}}}"
@@ -134,11 +135,25 @@ class CountsReader:
 
     def _fall(self, spec: CounterSpec, value: int) -> str | None:
         """Why the value is suspect, if it is below one read before: registers only ever rise."""
-        generation, highest = self._highest.get(spec.name, (spec.generation, 0))
-        if generation == spec.generation and value < highest:
+        known, highest = self._highest.get(spec.name, (spec, 0))
+        if known.generation == spec.generation and value < highest:
             return f"fell from {highest} to {value}"
-        self._highest[spec.name] = (spec.generation, value)
+        self._highest[spec.name] = (spec, value)
         return None
+
+    def _gone(self, found: _Registered) -> Iterator[Count]:
+        """Counters read before and not registered any more: a wiped store is not an empty one."""
+        for name, (spec, _) in self._highest.items():
+            if name.encode() not in found.registry:
+                yield Count(
+                    name,
+                    None,
+                    spec.standard_error,
+                    updated_at=None,
+                    as_of=found.now,
+                    suspect=True,
+                    reason="vanished",
+                )
 
     def _run(self, commands: Sequence[Command]) -> list[Any]:
         """The answers in order, an error in place of the answer it is for.

@@ -150,3 +150,35 @@ def test_a_log_record_can_be_json() -> None:
     record = logging.makeLogRecord({"msg": "read %d", "args": (3,), "levelname": "INFO", "partition": 7})
     fields = json.loads(LineFormatter(as_json=True).format(record))
     assert (fields["message"], fields["level"], fields["partition"]) == ("read 3", "info", 7)
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "complaint"),
+    [
+        (
+            {"JOURNAL__BROKERS": "127.0.0.1:1", "JOURNAL__START_TIMEOUT": "0.2"},
+            ["count"],
+            "no Kafka broker at 127.0.0.1:1 answered within 0.2 s",
+        ),
+        ({"REDIS__URL": "http://:s3cret@host"}, ["count"], "redis.url 'http://:***@host' is wrong"),
+        (
+            {"JOURNAL__KAFKA__FETCH_MIN_BITES": "1"},
+            ["count"],
+            "journal.kafka: No such configuration property",
+        ),
+        ({}, ["load", "git", "/nonexistent/repository"], "/nonexistent/repository"),
+    ],
+)
+def test_every_command_says_what_to_change(
+    variables: dict[str, str],
+    arguments: list[str],
+    complaint: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"COUNTERS_{name}", value)
+    assert run(["--log-level", "error", *arguments]) == 2
+    output = capsys.readouterr().err
+    assert complaint in output.splitlines()[-1]
+    assert "Traceback" not in output

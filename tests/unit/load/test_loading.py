@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from repositories import GitRepository
 
@@ -263,6 +264,7 @@ def test_an_object_that_cannot_be_read_costs_itself_only(
     report = load_repository(plain.path, sink)
     assert expected - set[bytes]().union(*sink.keys().values()) == {bytes.fromhex(lost)}
     assert report.skipped == {Skip.MISSING: 1}
+    assert len(set(sink.written)) == len(sink.written)
 
 
 @pytest.mark.parametrize("damage", ["removed", "garbage"])
@@ -283,7 +285,16 @@ def test_a_branch_whose_commit_is_missing_leads_nowhere(plain: GitRepository, si
     branches = sink.only("snapshot")["branches"]
     assert branches[b"refs/heads/main"] is None
     assert branches[b"refs/heads/older"] is not None
-    assert (report.objects["revision"], report.skipped) == (2, {Skip.MISSING: 1})
+    assert (report.objects["revision"], report.skipped, report.exact) == (2, {Skip.MISSING: 1}, True)
+
+
+@pytest.mark.parametrize("broken", ["", "0" * 40, "not an identifier"])
+def test_a_broken_reference_costs_itself_only(plain: GitRepository, sink: ListSink, broken: str) -> None:
+    expected = plain.reachable()
+    (plain.path / ".git/refs/heads/broken").write_text(f"{broken}\n")
+    load_repository(plain.path, sink)
+    assert sink.keys() == expected
+    assert sink.only("snapshot")["branches"].keys() == {b"HEAD", b"refs/heads/main"}
 
 
 def test_what_a_partial_clone_lacks_is_counted_and_not_fetched(plain: GitRepository, sink: ListSink) -> None:
@@ -356,10 +367,11 @@ def test_an_error_of_the_journal_ends_the_load_and_every_process(plain: GitRepos
         def write(self, object_type: str, key: bytes, value: bytes | None) -> None:
             raise BufferError
 
-    with pytest.raises(BufferError):
+    with pytest.raises(BufferError) as failure:
         load_repository(plain.path, Full())
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    # Whoever holds the error holds the frames of the load, and nothing is left to the garbage collector.
+    assert failure.tb
+    assert [child for child in psutil.Process().children() if child.name() == "git"] == []
 
 
 def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -143,6 +143,14 @@ def test_a_count_that_fell_is_suspect_until_it_recovers(redis_client: Redis, rea
     assert (recovered.value, recovered.suspect, recovered.reason) == (50, False, None)
 
 
+def test_a_wiped_store_is_not_an_empty_one(redis_client: Redis, reader: CountsReader) -> None:
+    publish(redis_client, FLAT, numbered(50))
+    reader.read()
+    redis_client.flushdb()
+    [gone] = reader.read()
+    assert (gone.name, gone.value, gone.suspect, gone.reason) == ("origin", None, True, "vanished")
+
+
 def test_a_new_generation_may_be_smaller(redis_client: Redis, reader: CountsReader) -> None:
     publish(redis_client, FLAT, numbered(50))
     reader.read()
