@@ -1,8 +1,8 @@
 """The whole system on one machine: embedded Kafka and Redis, workers, and the API, as child processes.
 
-Nothing outlives this process: every child is on a leash. The embedded broker is empty at every start while Redis may
-keep its data, so positions are forgotten before the workers start. That is harmless: counting a key twice changes
-nothing.
+Nothing outlives this process: every child is on a leash. The embedded broker is empty at every start while
+Redis may keep its data, so positions are forgotten before the workers start. That is harmless: counting a key
+twice changes nothing.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class System:
         self._stack.close()
 
     def writer(self) -> JournalWriter:
-        """A writer that feeds the embedded broker no faster than the workers read: it holds only 5 MiB a partition."""
+        """A writer that feeds the embedded broker no faster than the workers read: it holds only 5 MiB a
+        partition."""
         throttle = self._stack.enter_context(Throttle(self.settings.journal.brokers, GROUP))
         return JournalWriter(self.settings.journal.brokers, self.settings.journal.prefix, throttle=throttle)
 

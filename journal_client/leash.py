@@ -98,7 +98,7 @@ class LeashedProcess:
         self.close()
 
     def close(self) -> None:
-        """End the server, also a frozen one: SIGTERM, then SIGKILL if it takes long. Waits until it is gone."""
+        """End the server, also a frozen one: SIGTERM, then SIGKILL if it takes long. Waits for the end."""
         _pipe(self._supervisor.stdin).close()
         self._supervisor.wait(timeout=self._grace + 10.0)
         _pipe(self._supervisor.stdout).close()

@@ -87,7 +87,8 @@ def create_topics(kafka_server: str, journal_prefix: str) -> Callable[..., None]
         names = [f"{journal_prefix}.{object_type}" for object_type in object_types]
         if _given_server():
             topics = [NewTopic(name, PARTITIONS, 1) for name in names]
-            for created in _admin(kafka_server).create_topics(topics).values():
+            admin = _admin(kafka_server)
+            for created in admin.create_topics(topics).values():
                 created.result(timeout=20)
         for name in names:
             wait_for(partial(_has_partitions, kafka_server, name), message=f"topic {name} was not created")

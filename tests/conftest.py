@@ -10,11 +10,15 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
 from counters.embedded import EmbeddedRedis
+
+if TYPE_CHECKING:
+    from tests.servers.kafka import RealKafka
 
 TEST_DB = 9
 """Database that tests use, and empty, on a server that was given; parallel processes use the next ones."""
@@ -68,3 +72,14 @@ def own_redis(tmp_path: Path) -> Iterator[Callable[..., EmbeddedRedis]]:
             return servers.enter_context(EmbeddedRedis(folder, options=settings))
 
         yield start
+
+
+@pytest.fixture
+def own_kafka() -> Iterator[RealKafka]:
+    """An Apache Kafka that the test may kill, freeze and start again with its data."""
+    if not os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
+        pytest.skip("an embedded broker cannot come back with its data: make test-real")
+    from tests.servers.kafka import RealKafka
+
+    with RealKafka() as kafka:
+        yield kafka

@@ -31,7 +31,8 @@ def count(
 ) -> None:
     """Count the objects of the journal into Redis.
 
-    Run as many as there are cores to spare, up to one per partition: they share the topics as one consumer group.
+    Run as many as there are cores to spare, up to one per partition: they share the topics as one consumer
+    group.
     """
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 

@@ -15,17 +15,21 @@ from counters.config import Settings
 
 @click.command()
 @click.argument("repositories", metavar="[REPO]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Keep Redis's data and the logs here.")
+@click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False), help="Keep Redis's data and the logs here."
+)
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the page.  [default: api.port]")
-@click.option("--workers", type=click.IntRange(1, 16), default=2, show_default=True, help="Members of the group.")
+@click.option(
+    "--workers", type=click.IntRange(1, 16), default=2, show_default=True, help="Members of the group."
+)
 @click.pass_obj
 def up(
     settings: Settings, repositories: tuple[Path, ...], data: Path | None, port: int | None, workers: int
 ) -> None:
     """Everything at once on embedded servers, for one machine.
 
-    Starts Kafka, Redis, workers and the page, and publishes the objects of git repositories (the one it stands in if
-    none is named). Ctrl-C ends it all.
+    Starts Kafka, Redis, workers and the page, and publishes the objects of git repositories (the one it
+    stands in if none is named). Ctrl-C ends it all.
     """
     from counters.api.server import bind
     from counters.cli.load import publish
@@ -40,23 +44,25 @@ def up(
     if port is not None:
         settings = settings.model_copy(update={"api": settings.api.model_copy(update={"port": port})})
     bind(settings.api.host, settings.api.port).close()  # a port in use is said before anything starts
-    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell told its background jobs to ignore Ctrl-C
-        signal.signal(number, _interrupt)
-    with contextlib.suppress(KeyboardInterrupt):
-        with System(settings, OBJECT_TYPES, data=data, workers=workers) as system:
-            click.echo(f"counters: {system.url}")
-            click.echo(
-                f"Kafka at {system.settings.journal.brokers}, "
-                f"Redis at {system.settings.redis.url.get_secret_value()}; Ctrl-C ends everything."
-            )
-            if paths:
-                with system.writer() as writer:
-                    publish(paths, writer)
-            else:
-                click.echo("No git repository here; name one, or publish to the Kafka above.", err=True)
-            while (problem := system.ended()) is None:
-                time.sleep(0.2)
-            raise CountersError(problem)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)  # a shell may have told its background jobs to ignore Ctrl-C
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        System(settings, OBJECT_TYPES, data=data, workers=workers) as system,
+    ):
+        click.echo(f"counters: {system.url}")
+        click.echo(
+            f"Kafka at {system.settings.journal.brokers}, "
+            f"Redis at {system.settings.redis.url.get_secret_value()}; Ctrl-C ends everything."
+        )
+        if paths:
+            with system.writer() as writer:
+                publish(paths, writer)
+        else:
+            click.echo("No git repository here; name one, or publish to the Kafka above.", err=True)
+        while (problem := system.ended()) is None:
+            time.sleep(0.2)
+        raise CountersError(problem)
 
 
 def _here() -> tuple[Path, ...]:

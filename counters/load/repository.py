@@ -250,6 +250,7 @@ class Repository:
 
         Raises:
             GitError: the process failed, once the block has read everything.
+            InputError: the process was killed.
         """
         command = [*_GIT, f"--git-dir={self.git_dir}", *args]
         with (
@@ -269,7 +270,12 @@ class Repository:
             except BaseException:
                 process.kill()
                 raise
-            if process.wait() != 0:
+            if process.wait() < 0:
+                # Answers that git had not written yet are lost with it: nobody knows at which object it was.
+                raise InputError(
+                    f"git was ended by signal {-process.returncode} in {self.git_dir}; load it again"
+                )
+            if process.returncode != 0:
                 errors.seek(0)
                 raise GitError(_last_line(errors.read(), process.returncode))
 

@@ -1,4 +1,4 @@
-"""Reads every counter of the registry out of Redis: two round trips, however many counters there are."""
+"""Reads every counter of the registry: two round trips, and one more per small counter that changed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+import numpy as np
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 
 from counters.config import MAX_PRECISION, MIN_PRECISION
-from counters.errors import StoreUnavailable
+from counters.errors import SketchError, StoreUnavailable
+from counters.objects.sketch import estimate_strata, read_blob
 from counters.objects.spec import Count, CounterSpec
 from counters.redis import AnyRedis
 
 Command = tuple[Any, ...]
+
+FEW = 512
+"""Keys per stratum below which the counter is estimated from its registers: rounded stratum by stratum, as
+PFCOUNT
+does, a small counter comes out too low. Above, the roundings cancel out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class CountsReader:
         self._group = group
         self._topic_prefix = topic_prefix
         self._highest: dict[str, tuple[CounterSpec, int]] = {}
+        self._small: dict[str, tuple[object, int]] = {}
 
     def read(self) -> list[Count]:
         """All registered counters, ordered by name.
@@ -107,6 +115,7 @@ class CountsReader:
 
     def _count(self, spec: CounterSpec, answers: Iterator[Any], found: _Registered) -> Count:
         keys = spec.keys(self._prefix)
+        stamp = found.stamps.get(spec.name.encode())
         present, *parts = islice(answers, 1 + len(keys))
         error = next((answer for answer in [*parts, present] if isinstance(answer, Exception)), None)
         value: int | None = None
@@ -118,9 +127,7 @@ class CountsReader:
         elif present < len(keys):
             value, reason = sum(parts), f"vanished: {len(keys) - present} of {len(keys)} strata"
         else:
-            value = sum(parts)
-            reason = self._fall(spec, value)
-        stamp = found.stamps.get(spec.name.encode())
+            value, reason = self._risen(spec, self._sum(spec, parts, stamp))
         messages = found.offsets.get(f"{self._topic_prefix}.{spec.name}".encode())
         return Count(
             name=spec.name,
@@ -133,13 +140,36 @@ class CountsReader:
             reason=reason,
         )
 
-    def _fall(self, spec: CounterSpec, value: int) -> str | None:
-        """Why the value is suspect, if it is below one read before: registers only ever rise."""
+    def _sum(self, spec: CounterSpec, parts: Sequence[int], stamp: bytes | None) -> int:
+        """The estimate of all strata together; of a small counter from its registers, read once per
+        change."""
+        if spec.strata == 1 or sum(parts) > FEW * spec.strata:
+            return sum(parts)
+        version = (spec.generation, stamp, tuple(parts))
+        known = self._small.get(spec.name)
+        if known is not None and known[0] == version:
+            return known[1]
+        try:
+            [blobs] = self._run([("MGET", *spec.keys(self._prefix))])
+            value = estimate_strata(np.concatenate([read_blob(blob) for blob in blobs]))
+        except (SketchError, TypeError):  # deleted or replaced since PFCOUNT: the next read says so
+            return sum(parts)
+        self._small[spec.name] = (version, value)
+        return value
+
+    def _risen(self, spec: CounterSpec, value: int) -> tuple[int, str | None]:
+        """The value to publish, and why it is suspect if it is below one read before: registers only ever
+        rise.
+
+        A difference that rounding the strata explains is no fall, and is not shown as one.
+        """
         known, highest = self._highest.get(spec.name, (spec, 0))
         if known.generation == spec.generation and value < highest:
-            return f"fell from {highest} to {value}"
+            if value >= highest - spec.strata // 2:
+                return highest, None
+            return value, f"fell from {highest} to {value}"
         self._highest[spec.name] = (spec, value)
-        return None
+        return value, None
 
     def _gone(self, found: _Registered) -> Iterator[Count]:
         """Counters read before and not registered any more: a wiped store is not an empty one."""

@@ -224,20 +224,28 @@ def estimate(registers: Registers) -> int:
     Otmar Ertl, "New cardinality estimation algorithms for HyperLogLog sketches" (2017), algorithm 6. Relative
     standard error 0.8125 %, without bias from 0 up to 2^60 keys or so.
     """
+    return math.floor(_estimate(registers) + 0.5)  # as Redis rounds: halves away from zero
+
+
+def _estimate(registers: Registers) -> float:
     counts = np.bincount(registers, minlength=MAX_RANK + 1).tolist()
     z = REGISTERS * _tau(1 - counts[MAX_RANK] / REGISTERS)
     for rank in range(MAX_RANK - 1, 0, -1):
         z = (z + counts[rank]) * 0.5
     z += REGISTERS * _sigma(counts[0] / REGISTERS)
     if z == 0:  # Every register is at its end; there are no more different hashes than this.
-        return 1 << 64
-    # Redis rounds halves away from zero.
-    return math.floor(0.5 / math.log(2) * REGISTERS * REGISTERS / z + 0.5)
+        return float(1 << 64)
+    return 0.5 / math.log(2) * REGISTERS * REGISTERS / z
 
 
 def estimate_strata(registers: Registers) -> int:
-    """How many different keys a counter has seen: the sum over its strata of flat ``registers``."""
-    return sum(map(estimate, registers.reshape(-1, REGISTERS)))
+    """How many different keys a counter has seen: the sum over its strata of flat ``registers``, rounded
+    once.
+
+    PFCOUNT rounds every stratum. With some 80 keys in each, the 0.2 keys that hide behind another are rounded
+    away everywhere alike, and 64 strata then lack 12 keys of 5,000: more than their standard error.
+    """
+    return math.floor(sum(map(_estimate, registers.reshape(-1, REGISTERS))) + 0.5)
 
 
 def _sigma(x: float) -> float:

@@ -17,6 +17,7 @@ from journal_client.embedded import EmbeddedKafka, mock_by_client
 from journal_client.errors import JournalError
 from journal_client.leash import LeashedProcess
 from journal_client.pytest_plugin import wait_for
+from tests.servers.kafka import RealKafka
 
 
 def write(bootstrap: str, topic: str, count: int) -> None:
@@ -89,6 +90,14 @@ def test_closing_leaves_no_process() -> None:
 def test_a_broker_that_was_not_started_says_so() -> None:
     with pytest.raises(JournalError, match="not running"):
         EmbeddedKafka().kill()
+
+
+def test_a_real_broker_keeps_its_data_over_a_crash(own_kafka: RealKafka) -> None:
+    write(own_kafka.bootstrap_servers, "a.topic", 50)
+    own_kafka.kill()
+    assert not answers(own_kafka.bootstrap_servers)
+    own_kafka.restart()
+    assert len(read_keys(own_kafka.bootstrap_servers, "a.topic", 50)) == 50
 
 
 PARENT = """

@@ -19,9 +19,9 @@ from typing import Any
 import psutil
 import pytest
 import redis
+from repositories import GitRepository
 
 from journal_client.pytest_plugin import wait_for
-from tests.repositories import GitRepository
 
 # The broker inside needs a session timeout to let a member go, so one start takes some seconds.
 pytestmark = pytest.mark.xdist_group("up")
@@ -223,9 +223,13 @@ def test_data_keeps_the_counts_over_a_restart(
     assert abs(second.counts()["content"]["value"] - exact) <= tolerance(exact)
 
 
-def test_a_worker_that_dies_ends_everything_with_its_last_words(up: Callable[..., Up], tmp_path: Path) -> None:
+def test_a_worker_that_dies_ends_everything_with_its_last_words(
+    up: Callable[..., Up], tmp_path: Path
+) -> None:
     system = up(GitRepository.create(tmp_path / "empty").path)
-    worker = next(p for p in system.family() if p.cmdline()[-1:] == ["count"] and "leash" not in str(p.cmdline()))
+    worker = next(
+        p for p in system.family() if p.cmdline()[-1:] == ["count"] and "leash" not in str(p.cmdline())
+    )
     worker.kill()
     assert system.process.wait(timeout=20) == 2
     assert system.process.stdout is not None

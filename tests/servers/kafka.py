@@ -2,8 +2,8 @@
 
     python tests/servers/kafka.py -- COMMAND...
 
-runs COMMAND with ``KAFKA_BOOTSTRAP_SERVERS`` set to a broker that ends with it; one that is set already is used as
-it is. Without COMMAND the broker runs until Ctrl-C. Needs Java 17 or newer and Maven on PATH.
+runs COMMAND with ``KAFKA_BOOTSTRAP_SERVERS`` set to a broker that ends with it; a broker named there already is
+used instead. Without COMMAND the broker runs until Ctrl-C. Needs Java 17 or newer and Maven on PATH.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ START_TIMEOUT = 60.0
 
 JAVA = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{LIB}/*"]
 
+# A killed broker may come back only after its session has expired, hence the short one.
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -44,6 +45,8 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 auto.create.topics.enable=true
 num.partitions=4
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 group.initial.rebalance.delay.ms=0
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
@@ -197,6 +200,7 @@ def main(arguments: list[str]) -> int:
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
     if command and os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
         return subprocess.call(command)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with RealKafka() as kafka:
             print(f"KAFKA_BOOTSTRAP_SERVERS={kafka.bootstrap_servers}", flush=True)
@@ -204,11 +208,13 @@ def main(arguments: list[str]) -> int:
                 return subprocess.call(
                     command, env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
                 )
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
-            return 0
+            signal.pause()
+    except KeyboardInterrupt:
+        return 130
     except RuntimeError as error:
         print(f"tests/servers/kafka.py: {error}", file=sys.stderr)
         return 2
+    return 0
 
 
 if __name__ == "__main__":

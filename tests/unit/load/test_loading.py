@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -372,6 +373,20 @@ def test_an_error_of_the_journal_ends_the_load_and_every_process(plain: GitRepos
     # Whoever holds the error holds the frames of the load, and nothing is left to the garbage collector.
     assert failure.tb
     assert [child for child in psutil.Process().children() if child.name() == "git"] == []
+
+
+def test_a_git_that_is_killed_is_not_taken_for_missing_objects(
+    plain: GitRepository, sink: ListSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "bin" / "git"
+    killed.parent.mkdir()
+    killed.write_text(
+        f'#!/bin/sh\ncase "$*" in *cat-file*) kill -9 $$;; esac\nexec {shutil.which("git")} "$@"\n'
+    )
+    killed.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{killed.parent}:{os.environ['PATH']}")
+    with pytest.raises(InputError, match="signal 9"):
+        load_repository(plain.path, sink)
 
 
 def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
