@@ -5,12 +5,13 @@ imports nothing of this package::
 
     python bench/contender.py NAME '{"brokers": …, "prefix": …, "group": …, "records": …, …}'
 
-The stopwatch sits where all readers are alike, in the consumer: it starts when the first records come out, and
-is read when records come out and after each commit. What lies before (interpreter, imports, joining the group)
-and after (leaving it) is part of ``wall`` alone, which the parent measures. It costs two clock readings per fetch.
+The stopwatch sits where all readers are alike, in the consumer: it starts when the first records come out,
+and is read when records come out and after each commit. What lies before (interpreter, imports, joining the
+group) and after (leaving it) is in the wall time that the parent measures. It costs two clock readings per
+fetch.
 
-The last line on standard output is a JSON object: ``records`` read, ``seconds`` between first and last reading,
-``peak_kib`` resident memory.
+The last line on standard output is a JSON object: ``records`` read, ``seconds`` between first and last
+reading, ``peak_kib`` resident memory.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Stopwatch(confluent_kafka.Consumer):
 
 
 def bare(job: Job) -> None:
-    """Nothing but ``consume(1000)``, with librdkafka's defaults: what any reader in Python can reach at most."""
+    """Nothing but ``consume(1000)``, with librdkafka's defaults: what a reader in Python can reach at most."""
     consumer = Stopwatch(
         {
             "bootstrap.servers": job["brokers"],
@@ -70,7 +71,7 @@ def counters(job: Job) -> None:
     import journal_client.client
     from counters.cli import run
 
-    journal_client.client.Consumer = Stopwatch  # type: ignore[misc]
+    journal_client.client.Consumer = Stopwatch  # type: ignore[attr-defined]
     settings = {
         "journal": {
             "brokers": job["brokers"],
@@ -91,9 +92,9 @@ def counters(job: Job) -> None:
 
 def swh_counters(job: Job) -> None:
     """The client of swh-counters, as its own command line makes it."""
-    import swh.journal.client
-    from swh.counters import get_counters
-    from swh.counters.journal_client import CountersJournalClient
+    import swh.journal.client  # type: ignore[import-not-found]
+    from swh.counters import get_counters  # type: ignore[import-not-found]
+    from swh.counters.journal_client import CountersJournalClient  # type: ignore[import-not-found]
 
     swh.journal.client.Consumer = Stopwatch
     client = CountersJournalClient(

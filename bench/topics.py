@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from counters.load.objects import Date, Person, Revision, Timestamp, parse_person
 from journal_client.serialization import encode_value
@@ -63,7 +63,7 @@ def filled(brokers: str, types: tuple[str, ...], records: Iterator[Record]) -> I
 
 
 def key_records(number: int, seed: int = 1) -> Iterator[Record]:
-    """Records whose 20-byte keys are all that counts, evenly over the types, ``READINGS`` per key on average."""
+    """Records whose 20-byte keys are all that counts, over all types, ``READINGS`` per key on average."""
     rng = random.Random(seed)
     keys = [rng.randbytes(20) for _ in range(max(1, number // READINGS))]
     for _ in range(number):
@@ -87,6 +87,7 @@ def revision_records(number: int, seed: int = 2) -> Iterator[Record]:
             committer_date=date,
             directory=rng.randbytes(20),
             parents=[rng.randbytes(20)],
+            extra_headers=[],
         )
         yield "revision", key, encode_value(revision)
 

@@ -173,6 +173,7 @@ class JournalClient:
         self.health.turn()
         self._raise_failure()
         if not messages:
+            self._advance_to_positions()  # transaction markers move a position without a record
             return
         self.health.brokers_down = False
         errors: list[Message] = []
@@ -188,8 +189,7 @@ class JournalClient:
             for message in errors:
                 self._note_error(message)
         else:
-            positions = self._consumer.position(self._flowing())
-            self._advance((Partition(p.topic, p.partition), p.offset, p.leader_epoch) for p in positions)
+            self._advance_to_positions()
 
     def _only_ours(self, messages: Sequence[Message]) -> list[Message]:
         """The records whose partition is ours and settled; a rebalance may have happened half-way through."""
@@ -206,6 +206,10 @@ class JournalClient:
 
     def _flowing(self) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for topic, number in self._assignment.next_offsets]
+
+    def _advance_to_positions(self) -> None:
+        positions = self._consumer.position(self._flowing())
+        self._advance((Partition(p.topic, p.partition), p.offset, p.leader_epoch) for p in positions)
 
     def _advance(self, positions: Iterable[tuple[Partition, int, int | None]]) -> None:
         """Note how far the consumer got; a position is unknown (negative) until the first record after a

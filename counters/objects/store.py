@@ -20,7 +20,6 @@ from importlib.resources import files
 
 import msgspec
 import numpy as np
-import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import (
     OutOfMemoryError,
@@ -35,6 +34,7 @@ from redis.exceptions import (
 from counters.errors import SketchError
 from counters.objects.sketch import REGISTERS, Registers, read_blob, write_blob
 from counters.objects.spec import CounterSpec
+from counters.redis import AnyRedis
 from journal_client.batch import Partition
 from journal_client.errors import Unavailable
 
@@ -100,7 +100,7 @@ class CounterStore:
     Every method raises :class:`~journal_client.errors.Unavailable` when Redis is down, full or read-only.
     """
 
-    def __init__(self, client: redis.Redis, prefix: str, group: str) -> None:
+    def __init__(self, client: AnyRedis, prefix: str, group: str) -> None:
         self._client = client
         self._prefix = prefix
         self._registry = f"{{{prefix}}}:registry"

@@ -79,13 +79,13 @@ class Records:
 
     def counted(self, redis: Redis) -> int:
         """Records that the group has counted so far."""
-        return sum(int(redis.hget(self._offsets, self._topic(name)) or 0) for name in list(self.messages))
+        return sum(int(redis.hget(self.positions_key, self._topic(name)) or 0) for name in list(self.messages))
 
     def differences(self, redis: Redis) -> list[str]:
         """How the counters in Redis differ from those of an undisturbed run; empty if they do not."""
         found = []
         for object_type, written in self.messages.items():
-            counted = int(redis.hget(self._offsets, self._topic(object_type)) or 0)
+            counted = int(redis.hget(self.positions_key, self._topic(object_type)) or 0)
             if counted != written:
                 found.append(f"{object_type}: {counted} records counted, {written} written")
         registered = {name.decode() for name in redis.hkeys("{counters}:registry")}
@@ -101,7 +101,8 @@ class Records:
             raise AssertionError(f"after {timeout:g} s: {'; '.join(self.differences(redis))}") from None
 
     @property
-    def _offsets(self) -> str:
+    def positions_key(self) -> str:
+        """The hash of positions, and of records counted."""
         return f"{{counters}}:offsets:{self._group}"
 
     def _topic(self, object_type: str) -> str:

@@ -78,7 +78,7 @@ def test_a_worker_too_slow_for_the_group_counts_nothing_twice(
     heir = start_worker(redis_url)
     records.expect_counted(redis_client)
     slow.release()
-    slow.expect("lost ")
+    slow.expect("rejoining")
     records.write(1_000)
     records.expect_counted(redis_client)
     assert slow.stop().total("dropped.stale") > 0
