@@ -42,7 +42,7 @@ from journal_client.handler import BatchHandler
 from journal_client.health import Health, HealthServer, Stalls
 from journal_client.intake import Intake
 from journal_client.ledger import Drop, Ledger
-from journal_client.librdkafka import RateLimit, consumer_config, is_incremental, log, producer_config
+from journal_client.librdkafka import consumer_config, is_incremental, log, producer_config
 from journal_client.metrics import JournalMetrics
 from journal_client.quarantine import FLUSH_TIMEOUT, open_quarantine
 from journal_client.settling import Settling
@@ -140,10 +140,14 @@ class JournalClient:
     def _finished(self) -> bool:
         if self.stop:
             return True
-        if self._settings.stop_at_end and self._assignment.at_end():
+        if self._settings.stop_at_end and (self._assignment.at_end() or self._nothing_to_read()):
             return True
         limit = self._settings.stop_after
         return limit is not None and self.ledger.polled.total() >= limit
+
+    def _nothing_to_read(self) -> bool:
+        """No topic exists; without one the group assigns nothing, not even an empty list."""
+        return not self._assignment.ever_assigned and self._missing.issuperset(self._topics)
 
     def _fill(self) -> None:
         """Step 1. Returns when the batch is full or old enough, or when it is time to look around."""
@@ -237,7 +241,6 @@ class JournalClient:
                 self._store_problem(str(problem))
                 self._poll_paused(problem.retry_after)
         if paused:
-            self._store_problem(None)
             self._consumer.resume(self._flowing())
 
     def _attempt(self, batch: Batch, timeout: float = FLUSH_TIMEOUT) -> None:
@@ -245,6 +248,7 @@ class JournalClient:
         self._quarantine.flush(timeout)
         with self.metrics.handle_seconds.time():
             self._handler.handle(batch)
+        self._store_problem(None)
         self._batch = Batch()
         self._assignment.view_stands(batch.next_offsets)
         for topic, n in batch.counts().items():
@@ -354,7 +358,6 @@ class JournalClient:
     # -----------------------------------------------------------------------------------------------
 
     def _connect(self) -> Consumer:
-        log.addFilter(RateLimit())
         try:
             consumer = Consumer(
                 {**self._config, "error_cb": self._on_error, "on_commit": self._on_commit}, logger=log
@@ -373,15 +376,15 @@ class JournalClient:
 
     def _subscribe(self) -> None:
         prefix, types = self._settings.prefix, self._settings.object_types
-        topics = [f"{prefix}.{name}" for name in types] or [f"^{re.escape(prefix)}\\..+"]
+        self._topics = [f"{prefix}.{name}" for name in types] or [f"^{re.escape(prefix)}\\..+"]
         self._settling = Settling(
             self._settings, self._consumer, self._assignment, self._handler, self.metrics
         )
         self._consumer.subscribe(
-            topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
         self.health.started = True
-        logger.info("subscribed group=%s topics=%s", self._settings.group_id, ",".join(topics))
+        logger.info("subscribed group=%s topics=%s", self._settings.group_id, ",".join(self._topics))
 
     # Callbacks run inside consume(). One that raised would destroy the records that call had fetched, so they
     # record what went wrong and the loop raises it.

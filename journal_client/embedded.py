@@ -20,7 +20,6 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
-import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -161,15 +160,16 @@ def _librdkafka() -> ctypes.CDLL:
 
 def main() -> None:
     """Run a broker until SIGTERM or SIGINT; its address is the one line on standard output."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    # Blocked before librdkafka starts its threads, which inherit that: else one of them may take the signal,
+    # and this one would not wake up.
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
         address, cluster = mock_by_library()
     except (OSError, AttributeError):
         address, cluster = mock_by_client()
     print(address, flush=True)
-    stop.wait()
+    signal.sigwait(ends)
     del cluster
 
 

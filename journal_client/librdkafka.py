@@ -115,3 +115,6 @@ class RateLimit(logging.Filter):
             record.msg = f"{record.getMessage()} ({held} more like this suppressed)"
             record.args = ()
         return True
+
+
+log.addFilter(RateLimit())  # once: a filter per client would count what another one holds back

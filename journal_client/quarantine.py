@@ -10,7 +10,9 @@ import base64
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from journal_client.config import QuarantineSettings
 from journal_client.errors import ConfigurationError, Unavailable
 from journal_client.ledger import Skip
+from journal_client.librdkafka import log
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +78,13 @@ class FileQuarantine:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise ConfigurationError(
                 f"cannot open {path}: {error.strerror}; change journal.quarantine.file"
             ) from error
-        self._dirty = False
+        self._waiting = bytearray()
+        self._synced = True
 
     def put(self, message: Message, reason: Skip, detail: str) -> None:
         _log(message, reason, detail)
@@ -94,33 +98,52 @@ class FileQuarantine:
             "key": _base64(message.key()),
             "value": _base64(message.value()),
         }
-        try:
-            self._file.write(json.dumps(line).encode() + b"\n")
-        except OSError as error:
-            raise Unavailable(f"cannot write to {self._file.name}: {error.strerror}") from error
-        self._dirty = True
+        self._waiting += json.dumps(line).encode() + b"\n"
 
     def flush(self, timeout: float) -> None:
-        if not self._dirty:
+        if self._synced and not self._waiting:
             return
+        self._synced = False
         try:
-            self._file.flush()
+            while self._waiting:
+                del self._waiting[: self._file.write(self._waiting)]
             os.fsync(self._file.fileno())
         except OSError as error:
             raise Unavailable(f"cannot write to {self._file.name}: {error.strerror}") from error
-        self._dirty = False
+        self._synced = True
 
     def close(self) -> None:
         self._file.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """What goes to the quarantine topic for one record."""
+
+    key: str | bytes | None
+    value: str | bytes | None
+    headers: list[tuple[str, str | bytes | None]]
+
+    def without_content(self) -> _Letter:
+        """The coordinates are worth more than the bytes."""
+        return _Letter(None, None, [*self.headers, ("truncated", "value too large for this topic")])
+
+
 class TopicQuarantine:
-    """The record as it was, with its reason and coordinates as headers, in a topic of its own."""
+    """The record as it was, with its reason and coordinates as headers, in a topic of its own.
+
+    Raises:
+        ConfigurationError: librdkafka refuses a setting.
+    """
 
     def __init__(self, topic: str, producer_config: Mapping[str, Any]) -> None:
         self._topic = topic
-        self._producer = Producer({**producer_config, "enable.idempotence": True})
-        self._failed: list[tuple[KafkaError, str | bytes | None, list[tuple[str, str | bytes | None]]]] = []
+        try:
+            self._producer = Producer({**producer_config, "enable.idempotence": True}, logger=log)
+        except KafkaException as error:
+            raise ConfigurationError(f"journal.kafka: {error.args[0].str()}") from error
+        self._waiting: list[_Letter] = []
+        """Letters that the producer has not taken, or has given back."""
 
     def put(self, message: Message, reason: Skip, detail: str) -> None:
         _log(message, reason, detail)
@@ -131,36 +154,35 @@ class TopicQuarantine:
             ("partition", str(message.partition())),
             ("offset", str(message.offset())),
         ]
-        self._produce(message.key(), message.value(), headers)
+        self._send(_Letter(message.key(), message.value(), headers))
 
-    def _produce(
-        self,
-        key: str | bytes | None,
-        value: str | bytes | None,
-        headers: list[tuple[str, str | bytes | None]],
-    ) -> None:
+    def _send(self, letter: _Letter) -> None:
         def delivered(error: KafkaError | None, _message: Message) -> None:
             if error is not None:
-                self._failed.append((error, key, headers))
+                self._give_back(letter, error)
 
         try:
-            self._producer.produce(self._topic, value, key, on_delivery=delivered, headers=headers)
+            self._producer.produce(
+                self._topic, letter.value, letter.key, on_delivery=delivered, headers=letter.headers
+            )
         except BufferError:
-            self.flush(FLUSH_TIMEOUT)
-            self._producer.produce(self._topic, value, key, on_delivery=delivered, headers=headers)
-        except KafkaException as error:
-            # MSG_SIZE_TOO_LARGE is said at once: the coordinates are worth more than the bytes
-            self._failed.append((error.args[0], key, headers))
+            self._waiting.append(letter)
+        except KafkaException as error:  # too large is said at once
+            self._give_back(letter, error.args[0])
+
+    def _give_back(self, letter: _Letter, error: KafkaError) -> None:
+        too_large = error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+        self._waiting.append(letter.without_content() if too_large else letter)
 
     def flush(self, timeout: float) -> None:
-        waiting = self._producer.flush(timeout)
-        failed, self._failed = self._failed, []
-        for error, key, headers in failed:
-            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                self._produce(None, None, [*headers, ("truncated", "value too large for this topic")])
-            else:
-                self._produce(key, None, headers)
-        if waiting or failed:
+        deadline = time.monotonic() + timeout
+        in_flight = self._producer.flush(timeout)
+        if self._waiting:  # once more with what was given back
+            waiting, self._waiting = self._waiting, []
+            for letter in waiting:
+                self._send(letter)
+            in_flight = self._producer.flush(max(0.0, deadline - time.monotonic()))
+        if in_flight or self._waiting:
             raise Unavailable(f"quarantine topic {self._topic} does not take records", retry_after=1.0)
 
     def close(self) -> None:

@@ -89,7 +89,7 @@ def run(settings: JournalSettings, view: MemoryView, **changes: object) -> Journ
 
 @contextmanager
 def running(client: JournalClient) -> Iterator[JournalClient]:
-    """``client`` reads in a thread of its own; at the end it is asked to stop, and what it raised is raised."""
+    """``client`` reads in a thread of its own; at the end it is asked to stop, and what it raised, raised."""
     errors: list[BaseException] = []
 
     def target() -> None:

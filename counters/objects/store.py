@@ -118,12 +118,15 @@ class CounterStore:
         with self._available():
             self._client.ping()
 
-    def register(self, spec: CounterSpec) -> CounterSpec:
-        """Enter a counter into the registry; the spec that holds is an existing counter's own."""
+    def register(self, spec: CounterSpec, topics: Sequence[str] = ()) -> CounterSpec:
+        """Enter a counter, fed by ``topics``, into the registry; an existing counter's own spec holds.
+
+        Its strata are created unless the group has read one of ``topics``: then they must be there.
+        """
         with self._available():
             answer = self._register(
-                keys=[self._registry, *spec.keys(self._prefix)],
-                args=[spec.name, msgspec.json.encode(spec), _EMPTY],
+                keys=[self._registry, self._offsets, *spec.keys(self._prefix)],
+                args=[spec.name, msgspec.json.encode(spec), _EMPTY, *topics],
             )
         return msgspec.json.decode(answer, type=CounterSpec)
 
@@ -157,13 +160,14 @@ class CounterStore:
         return stored, moved
 
     def missing(self, specs: Collection[CounterSpec]) -> list[CounterSpec]:
-        """The counters that lost at least one key."""
+        """The counters that lost at least one key, or their entry in the registry."""
         with self._available():
             pipeline = self._client.pipeline(transaction=False)
             for spec in specs:
                 pipeline.exists(*spec.keys(self._prefix))
-            answers = pipeline.execute()
-        return [spec for spec, n in zip(specs, answers, strict=True) if n < spec.strata]
+                pipeline.hexists(self._registry, spec.name)
+            answers = iter(pipeline.execute())
+        return [spec for spec in specs if next(answers) + next(answers) < spec.strata + 1]
 
     def flush(self, flush: Flush) -> list[str]:
         """The one atomic write. Returns the counters whose keys hold something that is not a HyperLogLog.
@@ -182,8 +186,11 @@ class CounterStore:
         return [name.decode() for name in names]
 
     def repair(self, spec: CounterSpec, forget: Sequence[str]) -> bool:
-        """Create a counter's missing keys and forget the positions of topics; False if that was done
-        already."""
+        """Create what a counter lost; if that were strata, forget the positions of the topics ``forget``.
+
+        Returns:
+            Whether strata were missing; False if only the registry had lost it, or another worker was faster.
+        """
         with self._available():
             keys = [self._offsets, self._registry, *spec.keys(self._prefix)]
             # what is read again from the beginning was not adopted

@@ -66,7 +66,7 @@ class CountingHandler:
 
     def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int | None]:
         """Where the view stands. Repairs vanished counters first, since that takes positions back."""
-        self._repair_vanished()
+        self._repair_vanished({partition.topic for partition in partitions})
         stored, moved = self._store.positions(partitions)
         if moved:
             self._forget_mirrors("the positions in Redis are not those last written")
@@ -148,7 +148,7 @@ class CountingHandler:
             )
             if legacy:
                 spec = msgspec.structs.replace(spec, adopted=self._store.is_filled(spec))
-            self._specs[counter] = self._store.register(spec)
+            self._specs[counter] = self._store.register(spec, self._topics_of(counter))
         return self._specs[counter]
 
     def _mirror(self, spec: CounterSpec) -> Mirror:
@@ -179,7 +179,10 @@ class CountingHandler:
         self._mirrors.clear()
         self._specs.clear()
 
-    def _repair_vanished(self) -> None:
+    def _repair_vanished(self, topics: Collection[str]) -> None:
+        for object_type in map(self._object_type, topics):
+            for counter in (object_type, *self._derived.feeds(object_type)):
+                self._spec(counter)  # also those that no batch has fed yet
         missing = self._store.missing(list(self._specs.values())) if self._specs else []
         if missing:
             self._repair([spec.name for spec in missing])

@@ -25,11 +25,13 @@ from counters.objects.metrics import WorkerMetrics
 from counters.objects.store import CounterStore
 from counters.objects.worker import CountingHandler
 from counters.redis import connect
+from journal_client import client as loop
 from journal_client.batch import Batch
-from journal_client.client import JournalClient
 from journal_client.config import JournalSettings
 
 logger = logging.getLogger("accident")
+
+loop.CHECK_VIEW = 1.0  # as it is, only more often: tests wait for it
 
 
 class AccidentalHandler(CountingHandler):
@@ -74,7 +76,7 @@ def main(settings: dict[str, Any]) -> None:
     handler = AccidentalHandler(store, objects, journal.prefix, WorkerMetrics(registry))
     handler.accidents = settings["accidents"]
     handler.pace = settings["pace"]
-    client = JournalClient(journal, handler, registry=registry)
+    client = loop.JournalClient(journal, handler, registry=registry)
     with client.stop.on_signals():
         ledger = client.run()
     print(json.dumps({"topics": ledger.summary(), "imbalance": ledger.imbalance({})}), flush=True)

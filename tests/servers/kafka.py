@@ -2,8 +2,8 @@
 
     python tests/servers/kafka.py -- COMMAND...
 
-runs COMMAND with ``KAFKA_BOOTSTRAP_SERVERS`` set to a broker that ends with it; one named there already is used
-instead. Without COMMAND the broker runs until Ctrl-C. Needs Java 17 or newer and Maven on PATH.
+runs COMMAND with ``KAFKA_BOOTSTRAP_SERVERS`` set to a broker that ends with it; a broker already named there
+is used instead. Without COMMAND the broker runs until Ctrl-C. Needs Java 17 or newer and Maven on PATH.
 """
 
 from __future__ import annotations
