@@ -14,6 +14,6 @@ RUN apt-get update \
 COPY --from=build /opt/counters /opt/counters
 ENV PATH=/opt/counters/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001
-EXPOSE 5011 8080
+EXPOSE 5011 8080 9108
 ENTRYPOINT ["counters"]
 CMD ["--help"]

@@ -36,6 +36,7 @@ lint: setup ## Check style, types, the imports between rooms, and that the refer
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m counters.cli.docs --check
+	$(BIN)/python -m counters.api.openapi --check
 
 format: setup ## Rewrite the code in the common style
 	$(BIN)/ruff check --fix .
@@ -45,5 +46,5 @@ bench: setup ## Print the comparison table (on Apache Kafka, or on KAFKA_BOOTSTR
 	$(REAL) $(BIN)/python -m bench
 
 clean: ## Remove everything that the other targets made
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build tests/servers/lib bench/results
+	rm -rf .venv .swh-venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build tests/servers/lib bench/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

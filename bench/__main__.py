@@ -43,7 +43,7 @@ def _options() -> argparse.Namespace:
 @contextmanager
 def _empty_redis() -> Iterator[str]:
     """``REDIS_URL``, or a server that ends with this process. It is emptied before every run."""
-    url = os.environ.get("REDIS_URL")
+    url = os.environ.get("REDIS_URL") or None
     if url is None:
         with EmbeddedRedis() as server:
             yield server.url

@@ -7,11 +7,11 @@ imports nothing of this package::
 
 The stopwatch sits where all readers are alike, in the consumer: it starts when the first records come out,
 and is read when records come out and after each commit. What lies before (interpreter, imports, joining the
-group) and after (leaving it) is in the wall time that the parent measures. It costs two clock readings per
+group) and after (leaving it) is in the wall time that the parent measures. It costs a few clock readings per
 fetch.
 
-The last line on standard output is a JSON object: ``records`` read, ``seconds`` between first and last
-reading, ``peak_kib`` resident memory.
+The last line on standard output is a JSON object: ``records`` read, ``seconds`` and ``cpu`` seconds between
+first and last reading, ``peak_kib`` resident memory.
 """
 
 from __future__ import annotations
@@ -33,27 +33,36 @@ class Stopwatch(confluent_kafka.Consumer):
     """A consumer that notes when records came and when offsets were committed."""
 
     records = 0
-    started = 0.0
-    stopped = 0.0
+    started = (0.0, 0.0)
+    stopped = (0.0, 0.0)
 
     def consume(self, *args: Any, **kwargs: Any) -> list[confluent_kafka.Message]:
         messages = super().consume(*args, **kwargs)
         if messages:
+            Stopwatch.stopped = _clocks()
+            if not Stopwatch.records:
+                Stopwatch.started = Stopwatch.stopped
             Stopwatch.records += len(messages)
-            Stopwatch.stopped = time.perf_counter()
-            Stopwatch.started = Stopwatch.started or Stopwatch.stopped
         return messages
 
     def commit(self, *args: Any, **kwargs: Any) -> Any:
         answer = super().commit(*args, **kwargs)
-        Stopwatch.stopped = time.perf_counter()
+        Stopwatch.stopped = _clocks()
         return answer
 
 
+def _clocks() -> tuple[float, float]:
+    """Seconds of time, and of all this process's threads on a processor."""
+    return time.perf_counter(), time.process_time()
+
+
 def bare(job: Job) -> None:
-    """Nothing but ``consume(1000)``, with librdkafka's defaults: what a reader in Python can reach at most."""
+    """Nothing but ``consume(1000)``, fetching as ``counters count`` does: what Python can reach at most."""
+    from journal_client.librdkafka import CONSUMER_DEFAULTS
+
     consumer = Stopwatch(
         {
+            **CONSUMER_DEFAULTS,
             "bootstrap.servers": job["brokers"],
             "group.id": job["group"],
             "auto.offset.reset": "earliest",
@@ -126,8 +135,9 @@ def peak_kib() -> int:
 def main() -> None:
     name, job = sys.argv[1:]
     CONTENDERS[name](json.loads(job))
-    seconds = Stopwatch.stopped - Stopwatch.started
-    print(json.dumps({"records": Stopwatch.records, "seconds": seconds, "peak_kib": peak_kib()}))
+    seconds, cpu = (stop - start for start, stop in zip(Stopwatch.started, Stopwatch.stopped, strict=True))
+    result = {"records": Stopwatch.records, "seconds": seconds, "cpu": cpu, "peak_kib": peak_kib()}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 import redis
@@ -23,7 +24,7 @@ SETS = 20
 KEYS_PER_SET = 200_000
 
 BATCH = 10_000
-"""Keys per batch: the default of ``journal.batch.max_messages``."""
+"""Keys per batch: what a worker that is never behind sees at most."""
 
 _KEY = 20
 
@@ -33,6 +34,7 @@ class Feed:
 
     def __init__(self, client: redis.Redis, precision: int, seed: int) -> None:
         client.flushdb()
+        self._client = client
         self._registry = CollectorRegistry()
         settings = ObjectsSettings(precision=precision, derived={})
         store = CounterStore(client, "bench", "bench")
@@ -48,10 +50,14 @@ class Feed:
             self.read += len(keys)
             self._handler.handle(Batch(keys={"bench.key": keys}, next_offsets={_PARTITION: self.read}))
 
+    def total(self, meter: str) -> int:
+        """The worker's ``counters_<meter>_total`` so far."""
+        return int(self._registry.get_sample_value(f"counters_{meter}_total", {"counter": "key"}) or 0)
+
     @property
-    def sent(self) -> int:
-        """Keys that went to Redis so far."""
-        return int(self._registry.get_sample_value("counters_keys_sent_total", {"counter": "key"}) or 0)
+    def bytes_received(self) -> int:
+        """What Redis received so far, from whoever it was."""
+        return int(self._client.info("stats")["total_net_input_bytes"])
 
     @property
     def estimate(self) -> int:
@@ -63,15 +69,27 @@ class Feed:
 _PARTITION = Partition("bench.key", 0)
 
 
-def keys_sent(client: redis.Redis, precision: int) -> Iterator[tuple[int, float, float]]:
-    """For each of ``DECADES``: different keys read, the share sent to Redis of all of them, and of those
-    since the decade before."""
+class Sent(NamedTuple):
+    """What went to Redis until a number of different keys was read."""
+
+    read: int
+    keys: float
+    """Keys sent, per key read."""
+    raised: float
+    """Registers raised, by a key or within a sketch, per key read."""
+    size: float
+    """Bytes that Redis received, per key read."""
+
+
+def keys_sent(client: redis.Redis, precision: int) -> Iterator[Sent]:
+    """What went to Redis up to each of ``DECADES``."""
     feed = Feed(client, precision, seed=precision)
-    read = sent = 0
+    before = feed.bytes_received
     for decade in DECADES:
         feed.until(decade)
-        yield decade, feed.sent / feed.read, (feed.sent - sent) / (feed.read - read)
-        read, sent = feed.read, feed.sent
+        received = feed.bytes_received - before
+        keys, raised = feed.total("keys_sent"), feed.total("registers_raised")
+        yield Sent(feed.read, keys / feed.read, raised / feed.read, received / feed.read)
 
 
 def error(client: redis.Redis, precision: int) -> float:

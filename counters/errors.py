@@ -25,3 +25,7 @@ class InputError(CountersError):
 
 class StoreUnavailable(CountersError):
     """The store does not answer, or cannot answer now."""
+
+
+class SourceError(CountersError):
+    """What the history is rebuilt from does not answer, or not completely; the last good history stays."""

@@ -6,9 +6,12 @@ librdkafka's own keys stand beside the reader's, and perhaps a section ``history
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from counters.errors import SettingsError
 
@@ -30,6 +33,9 @@ _WITHOUT_EFFECT = {
     "enable.auto.commit": "journal.enable.auto.commit is ignored: positions are kept with the counters",
     "enable.auto.offset.store": "journal.enable.auto.offset.store is ignored: see enable.auto.commit",
 }
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+"""Seconds in what Prometheus ends a duration with."""
 
 
 @dataclass(slots=True)
@@ -59,7 +65,7 @@ def translate(data: Mapping[str, Any]) -> Translation:
     if "journal" in data:
         _journal(_section(data, "journal"), result)
     if "history" in data:
-        result.notes.append("section history is ignored: there is no history yet")
+        _history(_section(data, "history"), result)
     return result
 
 
@@ -84,6 +90,8 @@ def _counters(section: dict[str, Any], result: Translation) -> None:
     if unknown:
         raise SettingsError(f"unknown setting {unknown[0]}; a section counters has cls and host")
     result.settings["redis"] = {"url": redis_url(str(host)), **(result.settings.get("redis") or {})}
+    # Whoever scrapes the old server goes on as before.
+    result.settings["exporter"] = {"legacy_family": True, **(result.settings.get("exporter") or {})}
     adopted = {"layout": "legacy", "precision": 14}
     result.settings["objects"] = {**adopted, **(result.settings.get("objects") or {})}
 
@@ -120,6 +128,48 @@ def _journal(section: dict[str, Any], result: Translation) -> None:
     if kafka:
         settings["kafka"] = {**kafka, **(settings.get("kafka") or {})}
     result.settings["journal"] = settings
+
+
+def _history(section: dict[str, Any], result: Translation) -> None:
+    kind = section.pop("cls", "prometheus")
+    if kind != "prometheus":
+        raise SettingsError(f"history.cls is {kind!r}, but should be 'prometheus'")
+    settings: dict[str, Any] = {"metric": "swh_archive_object_total"}
+    host, port = section.pop("prometheus_host", None), section.pop("prometheus_port", None)
+    if host is not None:
+        settings["url"] = _prometheus_url(str(host), 9090 if port is None else port)
+    interval, labels = section.pop("interval", None), section.pop("labels", None)
+    if interval is not None:
+        settings["step"] = _seconds(interval)
+    if labels is not None:
+        settings["labels"] = labels
+    directory = section.pop("cache_base_directory", None)
+    if directory is not None:
+        # The second holds what Prometheus has forgotten since.
+        paths = [Path(str(directory)) / name for name in ("static_history.json", "history.json")]
+        settings["static_files"] = [str(path) for path in paths if path.exists()]
+        if not settings["static_files"]:
+            result.notes.append(
+                f"{directory} has no history.json: the history begins with what Prometheus has"
+            )
+    result.settings["history"] = {**settings, **section}
+
+
+def _prometheus_url(host: str, port: object) -> str:
+    url = host if "://" in host else f"http://{host}"
+    parts = urlsplit(url)
+    has_port = parts.netloc.rpartition(":")[2].isdecimal()
+    return url if has_port else parts._replace(netloc=f"{parts.netloc}:{port}").geturl()
+
+
+def _seconds(duration: object) -> int:
+    """A duration as Prometheus writes it, such as ``12h`` or ``1d12h``; a number is seconds already."""
+    text = str(duration)
+    if text.isdecimal():
+        return int(text)
+    if not re.fullmatch(r"(\d+[smhdwy])+", text):
+        raise SettingsError(f"history.interval is {duration!r}, but should be like 12h")
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smhdwy])", text))
 
 
 def _stop_at_end(value: object) -> bool:

@@ -82,4 +82,50 @@ READ_AGE = Metric(
     "Seconds since the counts were last read from the store.",
 )
 
-PUBLISHED = (OBJECTS, STANDARD_ERROR, AGE, SUSPECT, UNREADABLE, MESSAGES, READ_ERRORS, READ_AGE)
+# 1: this process could not read the counts, which are absent meanwhile; its /readyz says why.
+STORE_UNAVAILABLE = Metric(
+    "counters_store_unavailable",
+    "1 if the counts could not be read, else 0.",
+)
+
+# Both modes 0: a restart of Redis empties the counters. Set appendonly yes; if it is on, its last write
+# failed. Absent where the server does not tell.
+REDIS_PERSISTENCE = Metric(
+    "counters_redis_persistence",
+    "1 if Redis keeps its data on disk in this mode (aof, rdb) and last did so successfully, else 0.",
+    labels=("mode",),
+)
+
+# 1: out of memory, Redis drops counters without a word. Set maxmemory-policy noeviction.
+REDIS_EVICTING = Metric(
+    "counters_redis_evicting",
+    "1 if the eviction policy of Redis may remove counters, else 0.",
+)
+
+# Far above history.refresh_every: nothing refreshes it. Absent before the first refresh.
+HISTORY_AGE = Metric(
+    "counters_history_age_seconds",
+    "Seconds since the published history was last rebuilt.",
+)
+
+# The last good history stays published; `counters history show` says what is wrong.
+HISTORY_STALE = Metric(
+    "counters_history_stale",
+    "1 if the history could not be rebuilt when it was last due, else 0.",
+)
+
+PUBLISHED = (
+    OBJECTS,
+    STANDARD_ERROR,
+    AGE,
+    SUSPECT,
+    UNREADABLE,
+    MESSAGES,
+    READ_ERRORS,
+    READ_AGE,
+    STORE_UNAVAILABLE,
+    REDIS_PERSISTENCE,
+    REDIS_EVICTING,
+    HISTORY_AGE,
+    HISTORY_STALE,
+)

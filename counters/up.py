@@ -23,7 +23,7 @@ from typing import Self
 from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
-from counters.config import Settings
+from counters.config import HistorySettings, Settings
 from counters.embedded import EmbeddedRedis
 from counters.errors import CountersError
 from counters.objects.store import CounterStore
@@ -41,6 +41,9 @@ _QUICK = {
     "heartbeat.interval.ms": 250,
     "topic.metadata.refresh.interval.ms": 1_000,
 }
+
+_HISTORY = HistorySettings(sample_every=5, refresh_every=10)
+"""So that there is one to see within a minute. Whoever tries things out has no Prometheus of these counts."""
 
 _START_TIMEOUT = 20.0
 
@@ -106,7 +109,9 @@ class System:
             }
         )
         store = self._given.redis.model_copy(update={"url": SecretStr(redis.url)})
-        self.settings = self._given.model_copy(update={"journal": journal, "redis": store})
+        self.settings = self._given.model_copy(
+            update={"journal": journal, "redis": store, "history": _HISTORY}
+        )
         config = self._write_settings(home)
         self._launch("server", ["serve"], config, home)
         self._create_topics()
@@ -125,10 +130,10 @@ class System:
         return self._data
 
     def _write_settings(self, home: Path) -> Path:
-        content = self.settings.model_dump(mode="json", exclude_none=True)
-        content["redis"]["url"] = self.settings.redis.url.get_secret_value()
+        content = self.settings.model_dump(exclude_none=True)
         path = home / "settings.yaml"
-        path.write_text(json.dumps(content, indent=2))  # JSON is YAML
+        path.touch(mode=0o600)  # there are secrets in it
+        path.write_text(json.dumps(content, indent=2, default=_plain))  # JSON is YAML
         return path
 
     def _launch(self, name: str, command: list[str], config: Path, home: Path) -> None:
@@ -155,6 +160,10 @@ class System:
             if time.monotonic() > deadline:
                 raise CountersError(f"the server at {self.url} did not answer within {_START_TIMEOUT:g} s")
             time.sleep(0.05)
+
+
+def _plain(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
 def _answers(url: str) -> bool:

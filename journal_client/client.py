@@ -18,35 +18,25 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from prometheus_client import CollectorRegistry
 
 from journal_client.assignment import ASK_THE_VIEW, Assignment
 from journal_client.batch import Batch, Partition
 from journal_client.config import JournalSettings
-from journal_client.errors import (
-    BrokerUnreachable,
-    FatalError,
-    FencedError,
-    StalePosition,
-    Unavailable,
-)
+from journal_client.errors import BrokerUnreachable, FatalError, StalePosition, Unavailable
 from journal_client.handler import BatchHandler
-from journal_client.health import Health, HealthServer, Stalls
+from journal_client.health import Health, HealthServer
 from journal_client.intake import Intake
 from journal_client.ledger import Drop, Ledger
 from journal_client.librdkafka import consumer_config, is_incremental, log, producer_config
+from journal_client.membership import Membership
 from journal_client.metrics import JournalMetrics
 from journal_client.quarantine import FLUSH_TIMEOUT, open_quarantine
+from journal_client.reports import Reports
 from journal_client.settling import Settling
 from journal_client.shutdown import Stop
+from journal_client.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +47,8 @@ FETCH = 1_000
 POLL = 0.1
 """Seconds one ``consume()`` waits at most; also how soon a stop request is noticed."""
 
-HOUSEKEEPING = 1.0
-"""Seconds between updates of lag, stalls and broker reachability."""
-
+TURN = 1.0
+"""Seconds without a record after which the loop looks around."""
 
 CHECK_VIEW = 5.0
 """Seconds between looks at where the view stands."""
@@ -78,19 +67,14 @@ class JournalClient:
         self._settings = settings
         self._handler = handler
         self._pid = os.getpid()
-        self._config = consumer_config(settings)
-        self._incremental = is_incremental(self._config)
         self.ledger = Ledger()
         self.metrics = JournalMetrics(registry or CollectorRegistry(), self.ledger)
         self.health = Health()
         self.stop = Stop(settings.shutdown_timeout)
         self._assignment = Assignment()
-        self._stalls = Stalls(settings.stall_after)
         self._batch = Batch()
         self._leader_epochs: dict[Partition, int] = {}
-        self._missing: set[str] = set()
-        self._failure: Exception | None = None
-        self._housekeeping_at = 0.0
+        self._reports = Reports(settings, self.health, self.metrics)
         self._check_view_at = 0.0
 
     def run(self) -> Ledger:
@@ -124,18 +108,17 @@ class JournalClient:
                 server.close()
             self._quarantine.close()
             self.stop.done()
-        self._raise_failure()
+        self._reports.raise_failure()
         return self.ledger
 
-    # -- the loop
-    # ------------------------------------------------------------------------------------------------
+    # -- the loop --
 
     def _turn(self) -> None:
         self._fill()
         if self._batch:
             self._flush()
         self._check_view()
-        self._housekeep()
+        self._watch.look_around()
 
     def _finished(self) -> bool:
         if self.stop:
@@ -147,12 +130,12 @@ class JournalClient:
 
     def _nothing_to_read(self) -> bool:
         """No topic exists; without one the group assigns nothing, not even an empty list."""
-        return not self._assignment.ever_assigned and self._missing.issuperset(self._topics)
+        return not self._assignment.ever_assigned and self._reports.missing.issuperset(self._topics)
 
     def _fill(self) -> None:
         """Step 1. Returns when the batch is full or old enough, or when it is time to look around."""
         limits = self._settings.batch
-        turn_ends = time.monotonic() + HOUSEKEEPING
+        turn_ends = time.monotonic() + TURN
         deadline: float | None = None
         while not self._finished():
             self._fetch(POLL)
@@ -175,7 +158,7 @@ class JournalClient:
         room = self._settings.batch.max_messages - len(self._batch)
         messages = self._consumer.consume(min(FETCH, room), timeout)
         self.health.turn()
-        self._raise_failure()
+        self._reports.raise_failure()
         if not messages:
             self._advance_to_positions()  # transaction markers move a position without a record
             return
@@ -191,7 +174,7 @@ class JournalClient:
             # an error about a partition may clear its position: trust the records instead
             self._advance((_partition(m), _next_offset_after(m), None) for m in messages)
             for message in errors:
-                self._note_error(message)
+                self._take_error(message)
         else:
             self._advance_to_positions()
 
@@ -270,7 +253,7 @@ class JournalClient:
             try:
                 self._consumer.commit(offsets=offsets, asynchronous=True)
             except KafkaException as error:
-                self._count_error(error.args[0])
+                self._reports.count(error.args[0])
 
     def _refused(self, stale: StalePosition) -> None:
         logger.warning("batch refused, reading again from the view's position: %s", stale)
@@ -311,10 +294,10 @@ class JournalClient:
         while self._batch is batch and not self.stop and (left := until - time.monotonic()) > 0:
             messages = self._consumer.consume(FETCH, min(left, POLL))
             self.health.turn()
-            self._raise_failure()
+            self._reports.raise_failure()
             for message in messages:
                 if message.error() is not None:
-                    self._note_error(message)
+                    self._take_error(message)
                     continue
                 # fetched before the pause took hold: read it again later
                 partition = _partition(message)
@@ -322,7 +305,7 @@ class JournalClient:
                 self.ledger.dropped[partition.topic, Drop.UNSETTLED] += 1
                 if partition in self._assignment.next_offsets:
                     self._unsettle(partition, self._assignment.next_offsets[partition])
-            self._housekeep()
+            self._watch.look_around()
 
     def _flush_once(self, otherwise: Drop) -> None:
         """Hand over the open batch now or drop it; for when there is no time to wait for the store."""
@@ -340,6 +323,10 @@ class JournalClient:
         else:
             self._drop(otherwise)
 
+    def _store_problem(self, problem: str | None) -> None:
+        self.health.store_problem = problem
+        self.metrics.store_unavailable.set(problem is not None)
+
     def _drop(self, reason: Drop) -> None:
         """Put the open batch back. What it held of partitions that stay ours is read again."""
         batch, self._batch = self._batch, Batch()
@@ -349,19 +336,22 @@ class JournalClient:
         for partition in batch.next_offsets.keys() & owned:
             self._unsettle(partition, ASK_THE_VIEW)
 
+    def _take_error(self, message: Message) -> None:
+        stopped = self._reports.stopped_partition(message)
+        if stopped is not None:
+            self._settling.stopped(stopped)
+
     def _unsettle(self, partition: Partition, target: int | None) -> None:
         if partition in self._assignment.next_offsets:
             self._consumer.pause([TopicPartition(partition.topic, partition.partition)])
         self._assignment.unsettle(partition, target)
 
-    # -- the group
-    # -----------------------------------------------------------------------------------------------
+    # -- beginning and end --
 
     def _connect(self) -> Consumer:
         try:
-            consumer = Consumer(
-                {**self._config, "error_cb": self._on_error, "on_commit": self._on_commit}, logger=log
-            )
+            callbacks = {"error_cb": self._reports.on_error, "on_commit": self._reports.on_commit}
+            consumer = Consumer({**consumer_config(self._settings), **callbacks}, logger=log)
         except KafkaException as error:
             raise FatalError(f"journal.kafka: {error.args[0].str()}") from error
         try:
@@ -380,111 +370,24 @@ class JournalClient:
         self._settling = Settling(
             self._settings, self._consumer, self._assignment, self._handler, self.metrics
         )
-        self._consumer.subscribe(
-            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        self._watch = Watch(
+            self._consumer,
+            self._assignment,
+            self._settling,
+            self.health,
+            self.metrics,
+            self._settings.stall_after,
         )
+        Membership(
+            self._assignment,
+            incremental=is_incremental(consumer_config(self._settings)),
+            hand_over=self._flush_once,
+            drop=self._drop,
+            reports=self._reports,
+            metrics=self.metrics,
+        ).join(self._consumer, self._topics)
         self.health.started = True
         logger.info("subscribed group=%s topics=%s", self._settings.group_id, ",".join(self._topics))
-
-    # Callbacks run inside consume(). One that raised would destroy the records that call had fetched, so they
-    # record what went wrong and the loop raises it.
-
-    def _on_assign(self, consumer: Consumer, given: list[TopicPartition]) -> None:
-        try:
-            starts = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in given]
-            (consumer.incremental_assign if self._incremental else consumer.assign)(starts)
-            if starts:
-                consumer.pause(starts)
-            self._assignment.assigned(Partition(p.topic, p.partition) for p in given)
-            self.metrics.rebalances.labels("assigned").inc()
-            self._found({p.topic for p in given})
-            logger.info("assigned %s", _names(given))
-        except Exception as error:  # recorded, raised by the loop
-            self._failure = self._failure or error
-
-    def _on_revoke(self, consumer: Consumer, taken: list[TopicPartition]) -> None:
-        try:
-            self._flush_once(Drop.REVOKED)
-        except Exception as error:  # recorded, raised by the loop
-            self._failure = self._failure or error
-        self._give_back(consumer, taken, "revoked")
-
-    def _on_lost(self, consumer: Consumer, taken: list[TopicPartition]) -> None:
-        try:
-            self._drop(Drop.LOST)
-        except Exception as error:  # recorded, raised by the loop
-            self._failure = self._failure or error
-        self._give_back(consumer, taken, "lost")
-
-    def _give_back(self, consumer: Consumer, taken: list[TopicPartition], kind: str) -> None:
-        try:
-            partitions = [Partition(p.topic, p.partition) for p in taken]
-            self._assignment.removed(partitions)
-            if self._incremental:
-                consumer.incremental_unassign(taken)
-            else:
-                consumer.unassign()
-            for partition in partitions:
-                self._forget_metrics(partition)
-            self.metrics.rebalances.labels(kind).inc()
-            logger.info("%s %s", kind, _names(taken))
-        except Exception as error:  # recorded, raised by the loop
-            self._failure = self._failure or error
-
-    def _on_commit(self, error: KafkaError | None, _partitions: list[TopicPartition]) -> None:
-        if error is not None:
-            self._count_error(error)
-
-    def _on_error(self, error: KafkaError) -> None:
-        self._count_error(error)
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self.health.brokers_down = True
-        if error.fatal():
-            self._failure = self._failure or self._fatal(error)
-
-    def _note_error(self, message: Message) -> None:
-        """An error that came in the place of a record."""
-        error = message.error()
-        if error is None:
-            return
-        self._count_error(error)
-        topic = message.topic() or ""
-        if error.fatal():
-            raise self._fatal(error)
-        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-            if topic not in self._missing:
-                self._missing.add(topic)
-                self.metrics.topic_missing.labels(topic).set(1)
-                logger.warning(
-                    "topic %s does not exist (yet); check journal.prefix, journal.object_types", topic
-                )
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            self._settling.stopped(_partition(message))
-        elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
-            logger.error("a step took longer than max.poll.interval.ms; the partitions are lost, rejoining")
-        else:
-            logger.warning("journal error: %s", error)
-
-    def _fatal(self, error: KafkaError) -> FatalError:
-        if error.code() in (KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED):
-            return FencedError(
-                f"two members share group.instance.id={self._settings.group_instance_id} in group "
-                f"{self._settings.group_id}; give each its own journal.group_instance_id"
-            )
-        return FatalError(f"Kafka: {error.str()}")
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-
-    def _count_error(self, error: KafkaError) -> None:
-        self.metrics.errors.labels(error.name()).inc()
-
-    def _found(self, topics: set[str]) -> None:
-        for topic in topics & self._missing:
-            self._missing.remove(topic)
-            self.metrics.topic_missing.remove(topic)
 
     def _close(self) -> None:
         self._consumer.close()
@@ -493,49 +396,6 @@ class JournalClient:
             logger.error("the ledger does not add up: %s", imbalance)
         logger.info("closed ledger=%s", self.ledger.summary())
 
-    # -- looking around
-    # ------------------------------------------------------------------------------------------
-
-    def _housekeep(self) -> None:
-        """Step 5."""
-        now = time.monotonic()
-        if now < self._housekeeping_at:
-            return
-        self._housekeeping_at = now + HOUSEKEEPING
-        if self.health.brokers_down:
-            self._probe_brokers()
-        seen: dict[Partition, tuple[int, int]] = {}
-        for partition, next_offset in self._assignment.next_offsets.items():
-            marks = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
-            if marks is not None and marks[1] >= 0:
-                seen[partition] = (next_offset, max(marks[1], self._settling.high.get(partition, 0)))
-        for (topic, number), (next_offset, high) in seen.items():
-            self.metrics.lag.labels(topic, number).set(max(0, high - next_offset))
-            self.metrics.position.labels(topic, number).set(next_offset)
-        self.metrics.assigned.set(len(self._assignment.owned))
-        waiting_for_the_store = self.health.store_problem is not None
-        self.health.stalled = self._stalls.observe({} if waiting_for_the_store else seen, now)
-        self.metrics.stalled.set(len(self.health.stalled))
-
-    def _probe_brokers(self) -> None:
-        """librdkafka says when brokers go, not when they come back."""
-        try:
-            self._consumer.list_topics(timeout=0.5)
-        except KafkaException:
-            return
-        self.health.brokers_down = False
-
-    def _store_problem(self, problem: str | None) -> None:
-        self.health.store_problem = problem
-        self.metrics.store_unavailable.set(problem is not None)
-
-    def _forget_metrics(self, partition: Partition) -> None:
-        for gauge in (self.metrics.lag, self.metrics.position):
-            try:
-                gauge.remove(partition.topic, partition.partition)
-            except KeyError:
-                continue  # it never moved while it was ours
-
 
 def _partition(message: Message) -> Partition:
     return Partition(message.topic() or "", message.partition() or 0)
@@ -543,7 +403,3 @@ def _partition(message: Message) -> Partition:
 
 def _next_offset_after(message: Message) -> int:
     return (message.offset() or 0) + 1
-
-
-def _names(partitions: Sequence[TopicPartition]) -> str:
-    return ",".join(f"{p.topic}[{p.partition}]" for p in partitions) or "nothing"

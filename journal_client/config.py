@@ -56,7 +56,7 @@ class BatchLimits(BaseModel):
 
     model_config = _STRICT
 
-    max_messages: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    max_messages: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
     """Records per batch. Larger ones mean fewer writes to the store and more to read again after a crash."""
 
     max_bytes: Annotated[int, Field(ge=1_024)] = 16 * 1024 * 1024

@@ -56,7 +56,7 @@ class Intake:
             except Exception:  # the decoder may raise anything; find out which record it was
                 keys, values, decoded = self._decode_one_by_one(topic, messages, decoder)
             batch.values.setdefault(topic, []).extend(decoded)
-            batch.size += sum(len(value) for value in values if value is not None)
+            batch.size += sum(map(len, filter(None, values)))
         batch.keys.setdefault(topic, []).extend(keys)  # type: ignore[arg-type]
         batch.size += sum(map(len, keys))  # type: ignore[arg-type]
 

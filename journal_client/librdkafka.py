@@ -16,11 +16,13 @@ log = logging.getLogger("journal_client.librdkafka")
 
 # Memory of a reader: librdkafka holds up to queued.max.messages.kbytes of payload, and about 400 bytes more
 # per record, so tiny records cost far more than they weigh. It stops fetching a partition at
-# queued.min.messages, and one answer brings at most fetch.message.max.bytes of a partition. See
-# docs/operations.md for the formula.
+# queued.min.messages, and one answer of a broker brings at most fetch.max.bytes, however many partitions it
+# is about (fetch.message.max.bytes of each). More is not faster: memory that was just written is still in the
+# processor's cache when it is read. See docs/operations.md for the formula.
 CONSUMER_DEFAULTS: dict[str, Any] = {
     "queued.max.messages.kbytes": 16_384,
     "queued.min.messages": 20_000,
+    "fetch.max.bytes": 4_194_304,
     "fetch.message.max.bytes": 1_048_576,
     # A partition whose queue is full is looked at again after this long. The library's default of a second
     # leaves a reader of full topics idle nine tenths of the time: the queue is small and drained in 20 ms.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from journal_client.batch import Partition
 from journal_client.ledger import Ledger
 
 
@@ -116,3 +118,14 @@ class JournalMetrics:
         )
         # Partitions this member reads. 0 on a standby.
         self.assigned = Gauge("journal_assigned_partitions", "Partitions of this member.", registry=registry)
+
+    def progress(self, partition: Partition, next_offset: int, high: int) -> None:
+        """Publish how far ``partition`` is read, of what the broker has up to ``high``."""
+        self.lag.labels(*partition).set(max(0, high - next_offset))
+        self.position.labels(*partition).set(next_offset)
+
+    def forget(self, partition: Partition) -> None:
+        """``partition`` is somebody else's now; two members must not publish its lag."""
+        for gauge in (self.lag, self.position):
+            with contextlib.suppress(KeyError):  # it never moved while it was ours
+                gauge.remove(*partition)

@@ -14,7 +14,7 @@ from journal_client.batch import Batch, Partition
 from journal_client.client import JournalClient
 from journal_client.config import JournalSettings
 from journal_client.errors import StalePosition
-from journal_client.handler import Effect
+from journal_client.handler import BatchHandler, Effect
 from journal_client.ledger import Ledger
 
 Record = tuple[bytes | None, bytes | None]
@@ -26,7 +26,7 @@ class MemoryView:
     """Remembers every key and every position it was handed, in one step.
 
     Attributes:
-        positions_: where it stands.
+        stands: the next offset of each partition it has read.
         keys: the keys of each topic, in the order they were handled.
         adopted: it holds data without positions.
         decoders: by topic.
@@ -79,7 +79,7 @@ class MemoryView:
         return Counter(self.keys.get(topic, ()))
 
 
-def run(settings: JournalSettings, view: MemoryView, **changes: object) -> JournalClient:
+def run(settings: JournalSettings, view: BatchHandler, **changes: object) -> JournalClient:
     """Read until the end of what is there. The client, for a look at its books and metrics."""
     client = JournalClient(settings.model_copy(update={"stop_at_end": True} | changes), view)
     ledger = client.run()

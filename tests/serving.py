@@ -1,14 +1,34 @@
-"""Runs an application on a real socket for the length of a test."""
+"""Runs applications, and ``counters serve``, on real sockets for the length of a test."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import httpx
+from published import GROUP, PREFIX, TOPICS
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from starlette.types import ASGIApp
 
+from counters.api.app import create_app
+from counters.api.legacy_calls import Backend
 from counters.api.server import bind, make_server, url
+from counters.config import Settings
+from counters.history.series import Series
+from counters.history.store import HistoryStore
+from counters.objects.reader import CountsReader
+from journal_client.config import JournalSettings
+
+SETTINGS = Settings(journal=JournalSettings(prefix=TOPICS, group_id=GROUP))
+INTERVAL = 0.05
+"""Seconds between two reads of the counts."""
 
 
 @contextmanager
@@ -23,3 +43,48 @@ def running(app: ASGIApp) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextmanager
+def served(
+    redis_url: str,
+    interval: float = INTERVAL,
+    *,
+    settings: Settings = SETTINGS,
+    refresh: Callable[[], str | None] | None = None,
+) -> Iterator[httpx.Client]:
+    """A client of an API over the counters and the history in Redis."""
+    with Redis.from_url(redis_url, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as redis:
+        backend = Backend(history=HistoryStore(redis, PREFIX), refresh=refresh)
+        reader = CountsReader(redis, PREFIX, GROUP, TOPICS)
+        app = create_app(settings, reader, interval=interval, backend=backend)
+        with running(app) as address, httpx.Client(base_url=address) as client:
+            yield client
+
+
+@contextmanager
+def serve(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``counters serve`` in a process of its own, and the address it prints."""
+    command = [sys.executable, "-m", "counters", "serve", "--port", "0", *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"http://\S+", line)
+            assert found, f"no address in {line!r}"
+            yield process, found[0]
+        finally:
+            process.kill()
+
+
+def publish_history(redis: Redis, **series: list[tuple[int, float]]) -> None:
+    """Publish a history as a refresh does: per counter pairs of Unix seconds and value."""
+    store = HistoryStore(redis, PREFIX)
+    claim = store.claim("default", 10)
+    assert claim.acquire()
+    with claim:
+        assert store.write(
+            "default", claim, {name: Series.of(points) for name, points in series.items()}, 3600
+        )

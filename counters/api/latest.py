@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -44,6 +46,7 @@ class View:
         stale: they could not be read again when they should have been.
         problem: why the last attempt failed; None if it did not.
         read_at: the monotonic clock at the last successful read.
+        began_at: the same when that read began: whatever was written before is in it.
         errors: attempts that failed since the start.
     """
 
@@ -53,6 +56,7 @@ class View:
     stale: bool = True
     problem: str | None = "the counts were not read yet"
     read_at: float = 0.0
+    began_at: float = 0.0
     errors: int = 0
 
 
@@ -65,6 +69,8 @@ class LatestCounts:
         self._view = View()
         self._tried = threading.Event()
         self._stop = threading.Event()
+        self._due = threading.Event()
+        self._followers: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name="latest-counts", daemon=True)
 
     def __enter__(self) -> LatestCounts:
@@ -77,6 +83,7 @@ class LatestCounts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
+        self._due.set()
         self._thread.join(JOIN_SECONDS)
 
     def view(self) -> View:
@@ -89,13 +96,30 @@ class LatestCounts:
         problem = view.problem or ("the store does not answer" if hangs else None)
         return replace(view, age=age, stale=problem is not None, problem=problem)
 
+    @contextmanager
+    def following(self, announce: Callable[[], None]) -> Iterator[None]:
+        """Has ``announce`` called, on the reading thread, after every attempt to read."""
+        self._followers.append(announce)
+        try:
+            yield
+        finally:
+            self._followers.remove(announce)
+
+    def read_soon(self) -> None:
+        """Have the counts read at once and not at the end of the interval; does not wait for it."""
+        self._due.set()
+
     def _run(self) -> None:
         while not self._stop.is_set():
+            self._due.clear()
             self._refresh()
             self._tried.set()
-            self._stop.wait(self._interval)
+            for announce in list(self._followers):
+                announce()
+            self._due.wait(self._interval)
 
     def _refresh(self) -> None:
+        began_at = time.monotonic()
         try:
             counts = self._reader.read()
         except CountersError as error:
@@ -113,6 +137,7 @@ class LatestCounts:
                 stale=False,
                 problem=None,
                 read_at=time.monotonic(),
+                began_at=began_at,
                 errors=self._view.errors,
             )
 

@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 import msgspec
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,6 +21,19 @@ SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
+"""A response that sets one of them itself keeps its own."""
+
+CORS_HEADERS = {"access-control-allow-origin": "*", "access-control-expose-headers": "etag, retry-after"}
+"""On every answer of the API, also 304, 404 and 500: an error without them is hidden from the script that
+asked."""
+
+PREFLIGHT_HEADERS = {
+    **CORS_HEADERS,
+    "access-control-allow-methods": "GET, HEAD",
+    "access-control-allow-headers": "if-none-match, last-event-id",
+    "access-control-max-age": "86400",
+}
+"""Scripts of other sites may read. What changes something takes a token and is not for them."""
 
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
@@ -43,11 +57,18 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     return problem(error.status_code, detail, dict(error.headers or {}))
 
 
-class EveryResponse:
-    """Outermost layer: answers HEAD like GET, adds security and CORS headers, and turns a defect into a 500.
+async def on_invalid(request: Request, error: Exception) -> Response:
+    """Answers parameters that are not what the description of the API says."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"][1:]))
+    return problem(422, f"{where}: {first['msg']}")
 
-    A plain ASGI layer, because only the outermost one also sees errors, and an error without CORS headers is
-    hidden from the script that asked.
+
+class EveryResponse:
+    """Outer layer: answers HEAD like GET, adds security and CORS headers, and turns a defect into a 500.
+
+    A plain ASGI layer, because only one outside of the framework's also sees errors.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -58,16 +79,22 @@ class EveryResponse:
             await self._app(scope, receive, send)
             return
         started = False
+        of_api = scope["path"].startswith("/api/v1")
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
                 headers = MutableHeaders(scope=message)
-                headers.update(SECURITY_HEADERS)
-                if scope["path"].startswith("/api/v1"):
-                    headers["access-control-allow-origin"] = "*"
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if of_api:
+                    headers.update(CORS_HEADERS)
             await send(message)
+
+        if of_api and scope["method"] == "OPTIONS":
+            await Response(status_code=204, headers=PREFLIGHT_HEADERS)(scope, receive, send_with_headers)
+            return
 
         # The server drops the body of an answer to HEAD by itself; it knows the method from its own scope.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope

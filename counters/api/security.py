@@ -17,6 +17,7 @@ def holds_token(authorization: str, token: SecretStr | None) -> bool:
     ``Bearer <token>``, or ``Basic`` with the token as password, which is what HTTP clients that know nothing
     but user and password can send. How long the comparison takes says nothing about the token.
     """
+    expected = b"" if token is None else token.get_secret_value().encode()
     scheme, _, credentials = authorization.strip().partition(" ")
     given = credentials.strip().encode()
     if scheme.lower() == "basic":
@@ -26,4 +27,4 @@ def holds_token(authorization: str, token: SecretStr | None) -> bool:
             return False
     elif scheme.lower() != "bearer":
         return False
-    return token is not None and hmac.compare_digest(given, token.get_secret_value().encode())
+    return hmac.compare_digest(given, expected) and expected != b""

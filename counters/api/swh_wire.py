@@ -56,6 +56,11 @@ class RpcError(Exception):
         }
 
 
+def try_again(message: str) -> RpcError:
+    """The error after which clients repeat their call, some seconds later."""
+    return RpcError(503, "ConnectionError", f"{message}; try again", {"retry-after": "1"})
+
+
 def decode_arguments(body: bytes, content_type: str) -> dict[str, Any]:
     """The arguments of a call; an empty body of any type has none.
 

@@ -1,58 +1,36 @@
-"""``/api/v1``: the published counts as JSON."""
+"""``/api/v1``: the published counts and their history as JSON, CSV and pictures.
+
+Reading is open to everybody. Counts that are known are answered by ``prepared`` before these routes are
+reached; theirs are the description and the errors.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
-import msgspec
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request, Response, Security
+from fastapi.security import HTTPBearer
+from pydantic import SecretStr, TypeAdapter
 
-from counters.api.latest import LatestCounts, View
-from counters.objects.spec import Count
+from counters.api.badge import badge
+from counters.api.bodies import Body, CountBody, CountsBody, known, no_counter
+from counters.api.latest import LatestCounts
+from counters.api.past import HistoryAnswers, HistoryBody, LatestHistory, Method, Question
+from counters.api.prepared import CACHING
+from counters.api.security import CHALLENGE, holds_token
+from counters.api.tables import counts_table, history_table
+from counters.errors import CountersError
 
+DEFAULT_POINTS, MOST_POINTS = 1_000, 20_000
+"""Points per series: what a chart can show, and what is enough for 20 years of 12 hours."""
 
-@dataclass(frozen=True, slots=True)
-class CountBody:
-    """One counter. ``lower`` and ``upper`` are two standard errors away (about 95 % confidence).
-
-    ``value``, its error and its bounds are null where the counter could not be read; ``reason`` says why.
-    """
-
-    value: int | None
-    standard_error: float | None
-    lower: int | None
-    upper: int | None
-    updated_at: datetime | None
-    as_of: datetime
-    suspect: bool
-    messages: int | None
-    reason: str | None
-
-    @classmethod
-    def of(cls, count: Count) -> CountBody:
-        """The public form of ``count``."""
-        return cls(
-            value=count.value,
-            standard_error=None if count.value is None else count.standard_error,
-            lower=count.lower,
-            upper=count.upper,
-            updated_at=count.updated_at,
-            as_of=count.as_of,
-            suspect=count.suspect,
-            messages=count.messages,
-            reason=count.reason,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class CountsBody:
-    """All counters by name. ``age_seconds`` is the time since the read; ``stale``: it should be less."""
-
-    as_of: datetime
-    age_seconds: int
-    stale: bool
-    counts: dict[str, CountBody]
+HISTORY_CACHING = "public, max-age=60"
+BADGE_CACHING = "public, max-age=60"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,49 +43,207 @@ class ProblemBody:
     detail: str
 
 
-def router(latest: LatestCounts) -> APIRouter:
-    """The routes over ``latest``."""
+def answers(media_type: str, *problems: int) -> dict[int | str, dict[str, Any]]:
+    """The description of a route: what it answers with 200, and the statuses of its problem documents."""
+    schema = TypeAdapter(ProblemBody).json_schema()
+    described: dict[int | str, dict[str, Any]] = {
+        status: {"content": {"application/problem+json": {"schema": schema}}, "description": _MEANING[status]}
+        for status in problems
+    }
+    if media_type != JSON:
+        described[200] = {"content": {media_type: {"schema": {"type": "string"}}}}
+    described[304] = {"description": "The client has it already (`If-None-Match`)"}
+    return described
+
+
+JSON = "application/json"
+
+_MEANING = {
+    401: "The token is missing or wrong",
+    403: "No token is configured, hence nobody may do this",
+    404: "There is no such counter",
+    409: "It is being done already",
+    422: "A parameter is not what it should be",
+    502: "The source of the history does not answer, or not completely; the last good history stays",
+    503: "Nothing could be read yet",
+}
+
+Moment = Annotated[
+    str | None, Query(max_length=40, description="ISO 8601 (UTC unless it says otherwise) or Unix seconds")
+]
+Types = Annotated[
+    str | None, Query(max_length=4_000, description="Counters, separated by commas; all if it is left out")
+]
+MaxPoints = Annotated[int, Query(ge=2, le=MOST_POINTS, description="Points per counter at most")]
+Label = Annotated[str | None, Query(min_length=1, max_length=60, description="Instead of the name")]
+How = Annotated[
+    Method, Query(description="`lttb` keeps the shape of the curve, `minmax` the extremes of each stretch")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """The parameters of a question about the history, as they come."""
+
+    types: str | None
+    start: str | None
+    end: str | None
+    max_points: int
+    method: Method
+
+
+def counts_router(latest: LatestCounts) -> APIRouter:
+    """What is now."""
     routes = APIRouter(prefix="/api/v1", tags=["counts"])
 
-    @routes.get("/counts", responses={200: {"model": CountsBody}, 503: {"model": ProblemBody}})
-    async def counts(request: Request) -> Response:
-        """Every counter. The last known counts are kept while the store is down, and marked ``stale``."""
-        view = latest.view()
-        known, as_of = _known(view)
-        body = CountsBody(
-            as_of, int(view.age), view.stale, {name: CountBody.of(count) for name, count in known.items()}
-        )
-        return _json(request, view, body)
+    @routes.get("/counts", response_model=CountsBody, responses=answers(JSON, 503))
+    async def counts() -> Response:
+        """Every counter. The last known counts are kept while the store is down, and marked `stale`."""
+        known(latest.view())
+        raise HTTPException(404)  # not reached: what is known is answered before
+
+    @routes.get("/counts/{type}", response_model=CountBody, responses=answers(JSON, 404, 422, 503))
+    async def count(type: str) -> Response:
+        """One counter."""
+        known(latest.view())
+        raise no_counter(type)
+
+    @routes.get("/counts.csv", response_class=Response, responses=answers("text/csv", 503))
+    async def table(request: Request) -> Response:
+        """Every counter as a table."""
+        counters, _ = known(latest.view())
+        body = Body.of(counts_table(counters.values()), "text/csv; charset=utf-8; header=present")
+        return body.answer(request, CACHING)
 
     @routes.get(
-        "/counts/{name}",
-        responses={200: {"model": CountBody}, 404: {"model": ProblemBody}, 503: {"model": ProblemBody}},
+        "/badge/{type}.svg", response_class=Response, responses=answers("image/svg+xml", 404, 422, 503)
     )
-    async def count(request: Request, name: str) -> Response:
-        """One counter."""
-        view = latest.view()
-        known, _ = _known(view)
-        if name not in known:
-            raise HTTPException(404, f"there is no counter {name!r}; /api/v1/counts lists them")
-        return _json(request, view, CountBody.of(known[name]))
+    async def picture(
+        request: Request,
+        type: str,
+        label: Annotated[
+            str | None, Query(min_length=1, max_length=60, description="Instead of the name")
+        ] = None,
+    ) -> Response:
+        """One counter as a small picture."""
+        counters, _ = known(latest.view())
+        if type not in counters:
+            raise no_counter(type)
+        return Body.of(badge(counters[type], label), "image/svg+xml").answer(request, BADGE_CACHING)
 
     return routes
 
 
-def _known(view: View) -> tuple[dict[str, Count], datetime]:
-    if view.counts is None or view.as_of is None:
-        # Why is for operators: it may name addresses of the store.
-        raise HTTPException(503, "the counts could not be read yet; /readyz says why", {"retry-after": "1"})
-    return view.counts, view.as_of
+def history_router(latest: LatestCounts, past: LatestHistory) -> APIRouter:
+    """What was."""
+    routes = APIRouter(prefix="/api/v1", tags=["history"])
+    made = HistoryAnswers()
+
+    def asked(query: HistoryQuery) -> Question:
+        start, end = _moment("from", query.start), _moment("to", query.end)
+        if start is not None and end is not None and start > end:
+            raise HTTPException(422, f"from ({query.start}) is later than to ({query.end})")
+        return Question(_types(query.types, latest, past), start, end, query.max_points, query.method)
+
+    @routes.get("/history", response_model=HistoryBody, responses=answers(JSON, 404, 422, 503))
+    async def history(
+        request: Request,
+        types: Types = None,
+        start: Annotated[Moment, Query(alias="from")] = None,
+        end: Annotated[Moment, Query(alias="to")] = None,
+        max_points: MaxPoints = DEFAULT_POINTS,
+        method: How = "lttb",
+    ) -> Response:
+        """Past values of counters. Gaps stay gaps: nothing is invented where nothing was measured."""
+        question = asked(HistoryQuery(types, start, end, max_points, method))
+        # On a thread: twenty years of ten counters are tens of milliseconds that nobody else should wait.
+        body = await asyncio.to_thread(made.json, past.history, question)
+        return body.answer(request, HISTORY_CACHING)
+
+    @routes.get("/history.csv", response_class=Response, responses=answers("text/csv", 404, 422, 503))
+    async def table(
+        request: Request,
+        types: Types = None,
+        start: Annotated[Moment, Query(alias="from")] = None,
+        end: Annotated[Moment, Query(alias="to")] = None,
+        max_points: MaxPoints = MOST_POINTS,
+        method: How = "lttb",
+    ) -> Response:
+        """Past values of counters as a table, in full unless `max_points` says otherwise."""
+        question = asked(HistoryQuery(types, start, end, max_points, method))
+        body = await asyncio.to_thread(made.csv, past.history, question, history_table)
+        return body.answer(request, HISTORY_CACHING)
+
+    return routes
 
 
-def _json(request: Request, view: View, body: object) -> Response:
-    """Fresh for a second, so that a cache in front of many viewers asks once per second; then revalidated."""
-    # Weak: the age in a body moves on while the counts in it are the same. A stale view is never read
-    # again, hence its age is part of the tag.
-    stale = f"-stale-{view.age:.0f}" if view.stale else ""
-    etag = f'W/"{view.read_at:.6f}{stale}"'
-    headers = {"cache-control": "public, max-age=1", "etag": etag}
-    if request.headers.get("if-none-match") == etag:
-        return Response(status_code=304, headers=headers)
-    return Response(msgspec.json.encode(body), headers=headers, media_type="application/json")
+def refresh_router(
+    past: LatestHistory, refresh: Callable[[], str | None] | None, token: SecretStr | None
+) -> APIRouter:
+    """What changes something: only with the token."""
+    routes = APIRouter(prefix="/api/v1", tags=["history"])
+
+    @routes.post(
+        "/history/refresh",
+        status_code=204,
+        response_class=Response,
+        responses={s: d for s, d in answers(JSON, 401, 403, 404, 502).items() if s != 304},
+        dependencies=[Security(HTTPBearer(scheme_name="token", auto_error=False))],
+    )
+    async def refresh_history(request: Request) -> Response:
+        """Rebuild the history now, for all replicas."""
+        if token is None:
+            raise HTTPException(403, "no token is configured, hence nobody may do this; set api.token")
+        if not holds_token(request.headers.get("authorization", ""), token):
+            raise HTTPException(401, "send Authorization: Bearer with the token in api.token", CHALLENGE)
+        if refresh is None:
+            raise HTTPException(404, "this server has no history to refresh")
+        try:
+            problem = await asyncio.to_thread(refresh)
+        except CountersError as error:
+            problem = str(error)
+        if problem is not None:
+            raise HTTPException(502, problem)
+        past.look_soon()
+        return Response(status_code=204)
+
+    return routes
+
+
+def _types(types: str | None, latest: LatestCounts, past: LatestHistory) -> tuple[str, ...]:
+    """The counters that are meant, each once; those of the history and those of now exist."""
+    history, counts = past.history, latest.view().counts
+    if history is None and counts is None:
+        raise HTTPException(503, "nothing could be read yet; /readyz says why", {"retry-after": "1"})
+    existing = sorted({*(history.series if history else ()), *(counts or ())})
+    if types is None:
+        return tuple(existing)
+    names = tuple(dict.fromkeys(name for name in map(str.strip, types.split(",")) if name))
+    for name in names:
+        if name not in existing:
+            raise no_counter(name)
+    return names
+
+
+def _moment(parameter: str, text: str | None) -> int | None:
+    """Unix seconds, or a date as people write it."""
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            # '+' in a query that was not escaped arrives as a space.
+            moment = datetime.fromisoformat(re.sub(r"(T\S*) (\d\d:?\d\d)$", r"\1+\2", text))
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            seconds = float("nan")
+    if not abs(seconds) < _FAR:
+        raise HTTPException(
+            422, f"{parameter} is {text!r}, neither a date (2026-11-30T21:00Z) nor Unix seconds"
+        )
+    return int(seconds)
+
+
+_FAR = 1e11
+"""Seconds; beyond any date, and within 64 bits."""

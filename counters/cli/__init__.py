@@ -27,6 +27,8 @@ COMMANDS = {
     "up": Command("counters.cli.up:up", "Everything at once on embedded servers, for one machine."),
     "count": Command("counters.cli.count:count", "Count the objects of the journal into Redis."),
     "serve": Command("counters.cli.serve:serve", "Serve the counts: API, page, metrics."),
+    "exporter": Command("counters.cli.exporter:exporter", "Publish the counts for Prometheus."),
+    "history": Command("counters.cli.history:history", "Rebuild, show and export the history."),
     "check": Command("counters.cli.check:check", "Examine settings, journal and Redis; say what is wrong."),
     "load": Command("counters.cli.load:load", "Publish the objects of git repositories to the journal."),
 }

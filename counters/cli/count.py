@@ -34,6 +34,8 @@ def count(
     Run as many as there are cores to spare, up to one per partition: they share the topics as one consumer
     group.
     """
+    import gc
+
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
     from counters.objects.metrics import WorkerMetrics
@@ -60,5 +62,8 @@ def count(
     store = CounterStore(connect(settings.redis), settings.redis.prefix, journal.group_id)
     handler = CountingHandler(store, settings.objects, journal.prefix, WorkerMetrics(registry))
     client = JournalClient(journal, handler, registry=registry)
+    # A batch is some 100,000 objects without cycles that live until it is written. At its default of 700
+    # Python's collector walks over them again and again, which costs a fifth of the time with decoded values.
+    gc.set_threshold(50_000, 10, 10)
     with client.stop.on_signals():
         client.run()

@@ -49,8 +49,8 @@ The password belongs into the environment: `COUNTERS_JOURNAL__KAFKA__SASL_PASSWO
 names of librdkafka's keys `_` stands for `.`).
 
 A settings file of swh-counters is understood as it is: `counters.host` becomes `redis.url`, the flat keys
-of its Redis are adopted (`objects.layout: legacy`), and what `journal` holds is sorted into the settings
-below.
+of its Redis are adopted (`objects.layout: legacy`), and what `journal` and `history` hold is sorted into
+the settings below.
 
 Besides settings, three variables stand for options of the command line: `COUNTERS_CONFIG`,
 `COUNTERS_LOG_LEVEL` (`debug`, `info`, `warning`, `error`) and `COUNTERS_LOG_FORMAT` (`text`, `json`).

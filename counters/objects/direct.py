@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
-from counters.config import Layout, ObjectsSettings
+from counters.config import Layout, ObjectsSettings, OnVanished
 from counters.errors import StoreError
 from counters.objects.derived import Derived
 from counters.objects.sketch import hash_keys, locate
@@ -56,7 +55,8 @@ class DirectWriter:
         try:
             broken = self._store.flush(flush)
         except Vanished:
-            self._store.repair(spec, topics)
+            reread = self._settings.on_vanished is OnVanished.REREAD
+            self._store.repair(spec, topics if reread else [])
             broken = self._store.flush(flush)
         if broken:
             raise StoreError(f"the key of counter {counter} holds something else; delete it from Redis")
@@ -78,6 +78,6 @@ def _by_stratum(spec: CounterSpec, keys: Sequence[bytes]) -> list[tuple[int, lis
         return [(0, list(keys))]
     registers, _ = locate(hash_keys(keys), spec.precision)
     groups: dict[int, list[bytes]] = {}
-    for key, stratum in zip(keys, (registers >> np.intp(BASE_PRECISION)).tolist(), strict=True):
+    for key, stratum in zip(keys, (registers >> BASE_PRECISION).tolist(), strict=True):
         groups.setdefault(stratum, []).append(key)
     return list(groups.items())

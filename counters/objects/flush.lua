@@ -1,11 +1,13 @@
 -- The one atomic write of a flush: compare positions, add keys, store positions, stamp.
 --
--- KEYS[1]  offsets hash of the group; KEYS[2] stamps hash; KEYS[3..] the strata of every counter of the batch
+-- KEYS[1]  offsets hash of the group; KEYS[2] stamps hash; KEYS[3] a key for the script's own use;
+-- KEYS[4..] the strata of every counter of the batch
 -- ARGV     a flat list, read from left to right:
 --          n partitions, then n times: field, position the worker last wrote ('' for none), new position
 --          n topics,     then n times: topic, records counted
 --          n counters,   then n times: name, number of its strata among KEYS (in order)
---          n additions,  then n times: counter number, index into KEYS, number of keys, the keys
+--          n additions,  then n times: counter number, index into KEYS, number of keys, the keys;
+--                        number 0: one HyperLogLog, to be merged
 --
 -- Returns  {'ok', counters that could not take keys...} | {'applied'} | {'stale'} | {'vanished', counters...}
 --          'applied': this very batch was written before, its answer got lost.
@@ -43,7 +45,7 @@ for i = 1, tonumber(take()) do
   topics[i] = {take(), take()}
 end
 
-local counters, vanished, key = {}, {'vanished'}, 2
+local counters, vanished, key = {}, {'vanished'}, 3
 for i = 1, tonumber(take()) do
   local name, strata = take(), tonumber(take())
   if redis.call('EXISTS', unpack(KEYS, key + 1, key + strata)) < strata then
@@ -59,23 +61,42 @@ end
 -- Whether writes are refused (out of memory, read-only) is decided once, before the script runs: if the first
 -- one passes, all do. Only a key of the wrong type may fail half-way, and costs its counter alone.
 local answer, bad = {'ok'}, {}
+
+-- One command on a stratum; an error that must end the script, or nil.
+local function attempt(counter, ...)
+  if bad[counter] then
+    return nil
+  end
+  local result = redis.pcall(...)
+  if type(result) == 'table' and result.err then
+    if not (string.find(result.err, 'WRONGTYPE') or string.find(result.err, 'INVALIDOBJ')) then
+      return result.err
+    end
+    bad[counter] = true
+    answer[#answer + 1] = counters[counter]
+  end
+end
+
+local merged = false
 for _ = 1, tonumber(take()) do
   local counter, stratum, count = tonumber(take()), KEYS[tonumber(take())], tonumber(take())
+  local failure
+  if count == 0 then
+    failure = attempt(counter, 'SET', KEYS[3], take()) or attempt(counter, 'PFMERGE', stratum, KEYS[3])
+    merged = true
+  end
   local last = at + count
-  while at < last do
+  while at < last and not failure do
     local upto = math.min(at + CHUNK, last)
-    if not bad[counter] then
-      local result = redis.pcall('PFADD', stratum, unpack(ARGV, at + 1, upto))
-      if type(result) == 'table' and result.err then
-        if not (string.find(result.err, 'WRONGTYPE') or string.find(result.err, 'INVALIDOBJ')) then
-          return redis.error_reply(result.err)
-        end
-        bad[counter] = true
-        answer[#answer + 1] = counters[counter]
-      end
-    end
+    failure = attempt(counter, 'PFADD', stratum, unpack(ARGV, at + 1, upto))
     at = upto
   end
+  if failure then
+    return redis.error_reply(failure)
+  end
+end
+if merged then
+  redis.call('DEL', KEYS[3])
 end
 
 for i = 1, #fields, CHUNK do

@@ -325,6 +325,13 @@ def write_blob(registers: Registers) -> bytes:
     return _DENSE_HEADER + packed.tobytes()
 
 
+def sketch_of(registers: Indices, ranks: Registers) -> bytes:
+    """A HyperLogLog with just these registers set. They are flat numbers within one stratum, none twice."""
+    own = np.zeros(REGISTERS, np.uint8)
+    own[registers & (REGISTERS - 1)] = ranks
+    return write_blob(own)
+
+
 def _refuse_large_ranks(registers: Registers) -> None:
     if (largest := int(registers.max())) > MAX_RANK:
         where = int(registers.argmax())

@@ -70,13 +70,14 @@ class Vanished(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """Keys for one counter.
+    """What raises registers of one counter.
 
-    ``strata`` holds pairs of stratum number and keys; empty if no key can raise a register.
+    ``strata`` holds pairs of stratum number and either keys or, as bytes, a HyperLogLog to merge; empty if
+    nothing can raise a register.
     """
 
     spec: CounterSpec
-    strata: list[tuple[int, list[bytes]]]
+    strata: Sequence[tuple[int, list[bytes] | bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class CounterStore:
         self._registry = f"{{{prefix}}}:registry"
         self._stamps = f"{{{prefix}}}:stamps"
         self._offsets = f"{{{prefix}}}:offsets:{group}"
+        self._merging = f"{{{prefix}}}:merging:{group}"
         self._expected: dict[Partition, int | None] = {}
         self._failures = 0
         script = {name: files("counters.objects").joinpath(f"{name}.lua").read_text() for name in _SCRIPTS}
@@ -204,7 +206,7 @@ class CounterStore:
         self._expected.clear()
 
     def _encode(self, flush: Flush) -> tuple[list[str], list[bytes | str | int]]:
-        keys: list[str] = [self._offsets, self._stamps]
+        keys: list[str] = [self._offsets, self._stamps, self._merging]
         arguments: list[bytes | str | int] = [len(flush.next_offsets)]
         for partition, next_offset in flush.next_offsets.items():
             expected = self._expected.get(partition)
@@ -213,15 +215,18 @@ class CounterStore:
         for topic, n in flush.messages.items():
             arguments += (topic, n)
         arguments.append(len(flush.additions))
-        groups: list[tuple[int, int, list[bytes]]] = []
+        groups: list[tuple[int, int, list[bytes] | bytes]] = []
         for number, addition in enumerate(flush.additions, start=1):
             arguments += (addition.spec.name, addition.spec.strata)
             groups += [(number, len(keys) + 1 + stratum, some) for stratum, some in addition.strata]
             keys += addition.spec.keys(self._prefix)
         arguments.append(len(groups))
         for number, index, some in groups:
-            arguments += (number, index, len(some))
-            arguments += some
+            if isinstance(some, bytes):
+                arguments += (number, index, 0, some)
+            else:
+                arguments += (number, index, len(some))
+                arguments += some
         return keys, arguments
 
     @contextmanager

@@ -14,7 +14,7 @@ from counters.config import Layout, ObjectsSettings, OnVanished
 from counters.errors import SketchError
 from counters.objects.derived import Derived
 from counters.objects.metrics import WorkerMetrics
-from counters.objects.sketch import Indices, Mirror, Registers, hash_keys, locate
+from counters.objects.sketch import Indices, Mirror, Registers, hash_keys, locate, sketch_of
 from counters.objects.spec import BASE_PRECISION, CounterSpec
 from counters.objects.store import Addition, CounterStore, Flush, Stale, Vanished
 from journal_client.batch import Batch, Partition
@@ -22,6 +22,13 @@ from journal_client.errors import StalePosition
 from journal_client.handler import Effect
 
 logger = logging.getLogger(__name__)
+
+
+MERGE_FROM = 128
+"""Keys for one stratum from which a HyperLogLog of them is sent instead. Redis takes about 1.3 µs for a key
+in a script
+and 100 µs to merge 16,384 registers; a counter that is still small has thousands of keys to send per
+batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,7 @@ class _Rise:
     mirror: Mirror
     registers: Indices
     ranks: Registers
-    strata: list[tuple[int, list[bytes]]] = field(default_factory=list)
+    strata: list[tuple[int, list[bytes] | bytes]] = field(default_factory=list)
 
 
 class CountingHandler:
@@ -98,7 +105,7 @@ class CountingHandler:
             self._metrics.broken_keys.labels(name).inc()
             self._mirrors.pop(name, None)
         for rise in rises:
-            self._metrics.keys_sent.labels(rise.spec.name).inc(len(rise.registers))
+            self._metrics.sent(rise.spec.name, len(rise.registers), rise.strata)
             if rise.spec.name not in broken:
                 rise.mirror.raise_to(rise.registers, rise.ranks)
 
@@ -113,11 +120,10 @@ class CountingHandler:
             counters = self._derived.feeds(self._object_type(topic))
             if not counters:
                 continue
-            sets = [found.setdefault(counter, set()) for counter in counters]
-            for value in values:
-                if value is not None:
-                    for distinct, some_values in zip(sets, value, strict=True):  # type: ignore[call-overload]
-                        distinct.update(some_values)
+            decoded = [value for value in values if value is not None]
+            for number, counter in enumerate(counters):
+                some: list[tuple[bytes, ...]] = [value[number] for value in decoded]  # type: ignore[index]
+                found.setdefault(counter, set()).update(*some)
         for counter, distinct in found.items():
             keys[counter] = [*keys.get(counter, ()), *distinct]
         return keys
@@ -131,10 +137,14 @@ class CountingHandler:
         registers, ranks = registers[chosen], ranks[chosen]
         if not len(chosen):
             return _Rise(spec, mirror, registers, ranks)
-        sent = [keys[i] for i in chosen.tolist()]
         strata = registers >> BASE_PRECISION
-        cuts = [0, *(np.flatnonzero(np.diff(strata)) + 1).tolist(), len(sent)]
-        groups = [(int(strata[a]), sent[a:b]) for a, b in pairwise(cuts)]
+        cuts = [0, *(np.flatnonzero(np.diff(strata)) + 1).tolist(), len(chosen)]
+        groups: list[tuple[int, list[bytes] | bytes]] = []
+        for a, b in pairwise(cuts):
+            if b - a < MERGE_FROM:
+                groups.append((int(strata[a]), [keys[i] for i in chosen[a:b].tolist()]))
+            else:
+                groups.append((int(strata[a]), sketch_of(registers[a:b], ranks[a:b])))
         return _Rise(spec, mirror, registers, ranks, groups)
 
     def _object_type(self, topic: str) -> str:

@@ -1,39 +1,54 @@
-// Keeps the numbers current that the server has already put on the page, and writes them as the reader does.
+// Keeps the numbers current that the server has already put on the page.
 
-const EVERY = 1000; // milliseconds between refreshes
+import { Charts } from "./charts.js";
+import { follow } from "./feed.js";
+import { age, change, DAY, percent, timeOfDay, whole } from "./format.js";
+
 const TIMEOUT = 5000; // milliseconds before an answer counts as missing
 const RATE_WINDOW = 10; // seconds a rate is averaged over
+const TICK = 500; // milliseconds in which a number moves to the next
+const ANNOUNCE = 60000; // milliseconds between two announcements to screen readers
+const RELOAD = 60000; // milliseconds between two looks for new history
 
-const whole = new Intl.NumberFormat();
-const percent = new Intl.NumberFormat(undefined, { style: "percent", minimumFractionDigits: 2 });
-const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
-const ago = new Intl.RelativeTimeFormat(undefined, { numeric: "always", style: "narrow" });
+const STALE = "The store does not answer; these are the last numbers it gave.";
+const LOST = "The server does not answer; these are the last numbers it gave.";
 
+const only = document.body.dataset.embed;
 const list = document.getElementById("counters");
+const still = matchMedia("(prefers-reduced-motion: reduce)");
 const samples = new Map(); // counter -> [seconds, number] pairs of the last seconds
-let timer;
-let asOf = null;
+const byId = (id) => document.getElementById(id);
+const seconds = (moment) => Date.parse(moment) / 1000;
+
+const charts = new Charts({
+  types: only,
+  onZoom: (zoomed) => { if (byId("reset")) byId("reset").hidden = !zoomed; },
+});
 
 function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  if (element && element.textContent !== text) element.textContent = text;
 }
 
-function field(card, name, text) {
-  setText(card.querySelector(`[data-field="${name}"]`), text);
+function cards() {
+  return new Map([...list.querySelectorAll(".card")].map((card) => [card.dataset.counter, card]));
 }
 
-function age(seconds) {
-  for (const [unit, size] of [["day", 86400], ["hour", 3600], ["minute", 60]]) {
-    if (seconds >= size) return ago.format(-Math.floor(seconds / size), unit);
+// Card and table row of a counter have the same fields.
+function places(name) {
+  return document.querySelectorAll(`[data-counter="${CSS.escape(name)}"]`);
+}
+
+function fields(place, texts) {
+  for (const [name, text] of Object.entries(texts)) {
+    setText(place.querySelector(`[data-field="${name}"]`), text);
   }
-  return ago.format(-Math.max(0, Math.floor(seconds)), "second");
 }
 
 // Records per second; of a counter that no topic feeds, new values per second.
 function rate(name, count) {
   const number = count.messages ?? count.value;
   if (number === null) return "–";
-  const now = Date.parse(count.as_of) / 1000;
+  const now = seconds(count.as_of);
   let seen = samples.get(name) ?? [];
   const last = seen.at(-1);
   // A smaller number is another story: a rebuilt counter or a restored store.
@@ -42,81 +57,134 @@ function rate(name, count) {
   while (seen.length > 2 && now - seen[0][0] > RATE_WINDOW) seen.shift();
   samples.set(name, seen);
   const [first, latest] = [seen[0], seen.at(-1)];
-  return latest[0] > first[0] ? whole.format(Math.round((latest[1] - first[1]) / (latest[0] - first[0]))) : "–";
+  return latest[0] > first[0] ? whole(Math.round((latest[1] - first[1]) / (latest[0] - first[0]))) : "–";
 }
 
-function show(card, name, count, ageOfRead) {
-  const state = count.suspect ? "suspect" : count.value === null ? "unreadable" : "";
-  if (state) card.dataset.state = state;
-  else delete card.dataset.state;
-  const data = card.querySelector("data");
-  data.value = count.value ?? "";
-  setText(data, count.value === null ? "–" : whole.format(count.value));
-  if (count.value !== null) {
-    field(card, "error", whole.format(Math.round(count.value * count.standard_error)));
-    field(card, "percent", percent.format(count.standard_error));
+function growth(place, count) {
+  const { since, base } = place.querySelector('[data-field="growth"]').dataset;
+  if (!since || count.value === null) return "–";
+  const days = (seconds(count.as_of) - since) / DAY;
+  return change(Math.round((count.value - base) / (days >= 1 ? days : 1)));
+}
+
+// Moves the number that is shown to the new one, for whoever likes movement.
+function count_to(data, value) {
+  const from = Number(data.dataset.shown ?? data.value);
+  data.value = value;
+  if (still.matches || !data.dataset.shown || from === value) {
+    data.dataset.shown = value;
+    setText(data, whole(value));
+    return;
   }
-  field(card, "reason", count.reason ?? "");
-  field(card, "messages", count.messages === null ? "–" : whole.format(count.messages));
-  const rated = card.querySelector('[data-field="rate"]');
-  rated.parentElement.hidden = false;
-  setText(rated, rate(name, count));
+  const began = performance.now();
+  const step = (time) => {
+    if (Number(data.value) !== value) return; // a newer number took over
+    const part = Math.min(1, Math.max(0, (time - began) / TICK));
+    data.dataset.shown = Math.round(from + (value - from) * (1 - (1 - part) ** 3));
+    setText(data, whole(data.dataset.shown));
+    if (part < 1) requestAnimationFrame(step);
+  };
+  requestAnimationFrame(step);
+}
+
+function show(place, name, count, texts) {
+  const state = count.suspect ? "suspect" : count.value === null ? "unreadable" : "";
+  if (state) place.dataset.state = state;
+  else delete place.dataset.state;
+  const data = place.querySelector("data");
+  if (count.value === null) {
+    data.value = "";
+    setText(data, "–");
+  } else if (place.matches(".card")) {
+    count_to(data, count.value);
+  } else {
+    data.value = count.value;
+    setText(data, whole(count.value));
+  }
+  fields(place, { ...texts, growth: growth(place, count) });
+}
+
+function update(name, count, ageOfRead) {
   // Both by the store's clock, so that a wrong clock of the reader does not matter.
-  const quiet = count.updated_at && (Date.parse(count.as_of) - Date.parse(count.updated_at)) / 1000 + ageOfRead;
-  field(card, "updated", count.updated_at ? age(quiet) : "never");
+  const quiet = count.updated_at && seconds(count.as_of) - seconds(count.updated_at) + ageOfRead;
+  const texts = {
+    reason: count.reason ?? "",
+    messages: count.messages === null ? "–" : whole(count.messages),
+    rate: rate(name, count),
+    updated: count.updated_at ? age(quiet) : "never",
+  };
+  if (count.value !== null) {
+    texts.error = whole(Math.round(count.value * count.standard_error));
+    texts.percent = percent(count.standard_error);
+    texts.between = `${whole(count.lower)} – ${whole(count.upper)}`;
+  }
+  for (const place of places(name)) show(place, name, count, texts);
+  if (count.value !== null && !count.suspect) charts.live(name, seconds(count.as_of), count.value, count.standard_error);
+}
+
+// Screen readers hear at most one sentence a minute.
+let announcedAt = performance.now(), announcement = null, announcing;
+function announce(text) {
+  announcement = text;
+  announcing ??= setTimeout(() => {
+    announcing = undefined;
+    announcedAt = performance.now();
+    setText(byId("announcements"), announcement);
+  }, Math.max(0, announcedAt + ANNOUNCE - performance.now()));
 }
 
 function status(state, text, problem) {
-  document.getElementById("status").dataset.state = state;
+  byId("status").dataset.state = state;
   document.documentElement.dataset.connection = state === "lost" ? "lost" : "";
-  setText(document.getElementById("state"), text); // announced, hence only when it changes
-  setText(document.getElementById("problem"), problem);
+  setText(byId("state"), text);
+  setText(byId("problem"), problem);
+  if (problem) announce(problem);
 }
 
-// The server makes the cards; a counter that appeared needs one.
-async function renewCards() {
-  const answer = await fetch("/", { signal: AbortSignal.timeout(TIMEOUT) });
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("counters");
-  list.replaceChildren(...fresh.children);
-}
-
-function cards() {
-  return new Map([...list.querySelectorAll(".card")].map((card) => [card.dataset.counter, card]));
-}
-
-async function refresh() {
-  const answer = await fetch("/api/v1/counts", { cache: "no-cache", signal: AbortSignal.timeout(TIMEOUT) });
-  const body = await answer.json();
-  if (!answer.ok) {
-    status("stale", "Waiting", "");
-    return;
-  }
-  const names = Object.keys(body.counts);
-  const shown = cards();
-  if (names.length !== shown.size || !names.every((name) => shown.has(name)) || (!names.length && asOf === null)) {
-    await renewCards();
-  }
-  for (const [name, card] of cards()) {
-    if (body.counts[name]) show(card, name, body.counts[name], body.age_seconds);
-  }
-  asOf = new Date(body.as_of);
-  const old = body.stale ? `, ${age(body.age_seconds)}` : "";
-  setText(document.getElementById("as-of"), clock.format(asOf) + old);
-  if (body.stale) status("stale", "Stale", "The store does not answer; these are the last numbers it gave.");
+function moment({ as_of, stale, age_seconds = 0 }) {
+  if (!as_of) return;
+  const old = stale && age_seconds ? `, ${age(age_seconds)}` : "";
+  setText(byId("as-of"), timeOfDay(seconds(as_of)) + old);
+  if (stale) status("stale", "Stale", STALE);
   else status("live", "Live", "");
 }
 
-async function run() {
-  clearTimeout(timer);
-  if (document.hidden) return;
-  try {
-    await refresh();
-  } catch {
-    status("lost", "No connection", "The server does not answer; these are the last numbers it gave.");
-  }
-  clearTimeout(timer);
-  timer = setTimeout(run, EVERY);
+// The server makes cards and rows; a counter that appeared needs one.
+async function renew() {
+  const answer = await fetch("/", { headers: { accept: "text/html" }, signal: AbortSignal.timeout(TIMEOUT) });
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  list.replaceChildren(...fresh.getElementById("counters").children);
+  byId("rows").replaceChildren(...fresh.getElementById("rows").children);
+  byId("table").hidden = fresh.getElementById("table").hidden;
+  charts.adopt(cards());
+  await charts.load();
 }
 
-document.addEventListener("visibilitychange", run);
-run();
+async function onCounts(body) {
+  const names = Object.keys(body.counts);
+  const shown = cards();
+  const missing = names.length !== shown.size || !names.every((name) => shown.has(name));
+  if (!only && (missing || (!names.length && list.querySelector("[data-unread]")))) await renew();
+  for (const name of cards().keys()) {
+    if (body.counts[name]) update(name, body.counts[name], body.age_seconds);
+  }
+  moment(body);
+  const [first] = cards();
+  const top = first && body.counts[first[0]];
+  if (top?.value != null && !body.stale) announce(`${first[0]}: ${whole(top.value)}`);
+}
+
+for (const button of document.querySelectorAll("[data-range]")) {
+  button.addEventListener("click", () => {
+    for (const other of document.querySelectorAll("[data-range]")) {
+      other.setAttribute("aria-pressed", String(other === button));
+    }
+    charts.choose(button.dataset.range ? Number(button.dataset.range) : null);
+  });
+}
+byId("reset")?.addEventListener("click", () => charts.reset());
+
+charts.adopt(cards());
+charts.load().catch(() => {});
+setInterval(() => { if (!document.hidden) charts.load().catch(() => {}); }, RELOAD);
+follow({ onCounts, onUnchanged: moment, onLost: () => status("lost", "No connection", LOST) });

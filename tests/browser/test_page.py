@@ -1,97 +1,273 @@
-"""The page as a browser shows it once its script has run."""
+"""The page as a reader meets it: with and without scripts, with eyes, a keyboard and a screen reader."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from published import GROUP, PREFIX, TOPICS, numbered, publish
+from chromium import PROGRAM, Browser, Page, until
+from published import PREFIX, numbered, publish
 from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-from serving import running
+from serving import publish_history, served
 
-from counters.api.app import create_app
-from counters.config import Settings
 from counters.embedded import EmbeddedRedis
-from counters.objects.reader import CountsReader
 from counters.objects.spec import CounterSpec
-from journal_client.pytest_plugin import wait_for
-
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 pytestmark = pytest.mark.skipif(
-    BROWSER is None and os.environ.get("CI") != "true", reason="needs chromium on PATH"
+    PROGRAM is None and os.environ.get("CI") != "true", reason="needs chromium on PATH"
 )
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--lang=en-US",
-    "--accept-lang=en-US",
-    "--virtual-time-budget=4000",
-)
+CONTENT = CounterSpec("content", precision=16)
+BROKEN = CounterSpec("release", precision=14)
+DAY = 86_400
+YEAR = 365 * DAY
+AXE = Path(__file__).parent / "vendor" / "axe-core" / "axe.min.js"
+PLOT = '[data-counter="content"] .plot'
+READING = '[data-counter="content"] .reading'
+VALUE = '.card[data-counter="content"] data'
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
 
 
 @pytest.fixture
-def address(redis_client: Redis) -> Iterator[str]:
-    """A server over two counters, one of them damaged."""
-    publish(redis_client, CounterSpec("content"), numbered(20_000), messages=123_456)
-    publish(redis_client, CounterSpec("release", precision=14), [b"a"])
-    redis_client.set(CounterSpec("release", precision=14).keys(PREFIX)[0], "foreign")
-    with running(create_app(Settings(), CountsReader(redis_client, PREFIX, GROUP, TOPICS))) as address:
-        yield address
+def page(browser: Browser) -> Page:
+    page = browser.page()
+    page.resize(1280)
+    return page
 
 
-def shown(address: str, profile: Path) -> str:
-    """The document after loading."""
-    assert BROWSER is not None, "chromium is missing"
-    command = [BROWSER, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+@pytest.fixture
+def address(redis_client: Redis, redis_url: str) -> Iterator[str]:
+    """A server over two counters, one of them damaged, and three years of history."""
+    publish(redis_client, CONTENT, numbered(20_000), messages=123_456, stamp=int(time.time() * 1000))
+    publish(redis_client, BROKEN, [b"a"])
+    redis_client.set(BROKEN.keys(PREFIX)[0], "foreign")
+    now = int(time.time())
+    publish_history(
+        redis_client, content=[(now - 3 * YEAR + n * DAY, 10.0 * n) for n in range(3 * 365)], release=[]
+    )
+    with served(redis_url) as client:
+        yield f"{client.base_url}/".replace("//", "/").replace(":/", "://")
 
 
-def value(redis: Redis) -> int:
-    return sum(redis.pfcount(key) for key in CounterSpec("content").keys(PREFIX))
+def number(page: Page) -> int:
+    return int(page.evaluate(f"Number(document.querySelector('{VALUE}').value)"))
 
 
-def test_the_numbers_are_written_as_the_reader_writes_them(
-    address: str, redis_client: Redis, tmp_path: Path
-) -> None:
-    page = shown(address, tmp_path)
-    number = value(redis_client)
-    assert f'<data value="{number}">{number:,}</data>' in page
-    assert "123,456" in page
-    assert 'role="status">Live<' in page
+def charted(page: Page) -> None:
+    page.wait_for(
+        f"document.querySelector('{PLOT} canvas') && document.querySelector('{READING}').textContent"
+    )
 
 
-def test_a_counter_that_cannot_be_read_says_so(address: str, tmp_path: Path) -> None:
-    page = shown(address, tmp_path)
-    assert 'data-counter="release" data-state="unreadable"' in page
-    assert "WRONGTYPE" in page
+def test_numbers_are_written_as_the_reader_writes_them(address: str, page: Page) -> None:
+    page.open(address)
+    page.wait_for("document.getElementById('status').dataset.state === 'live'")
+    page.wait_for(f"document.querySelector('{VALUE}').textContent === '{number(page):,}'")
+    assert page.text('[data-counter="content"] [data-field="messages"]') == "123,456"
+
+
+def test_numbers_follow_the_stream(address: str, page: Page, redis_client: Redis) -> None:
+    page.open(address)
+    page.wait_for("performance.getEntriesByType('resource').some(e => e.name.endsWith('/counts')) || true")
+    before = number(page)
+    publish(redis_client, CONTENT, numbered(10_000, first=1_000_000), messages=200_000)
+    until(lambda: number(page) > before + 9_000, "the number stands still")
+    page.wait_for(f"document.querySelector('{VALUE}').textContent === '{number(page):,}'")
+    asked = "performance.getEntriesByType('resource').filter(e => e.name.endsWith('/api/v1/counts')).length"
+    assert page.evaluate(asked) == 0  # nobody had to ask
+
+
+def test_without_a_stream_the_page_asks(address: str, page: Page, redis_client: Redis) -> None:
+    page.call("Network.setBlockedURLs", urls=["*/api/v1/stream"])
+    page.open(address)
+    before = number(page)
+    publish(redis_client, CONTENT, numbered(10_000, first=1_000_000))
+    until(lambda: number(page) > before + 9_000, "the number stands still")
+
+
+def test_a_hidden_page_holds_no_stream(address: str, page: Page) -> None:
+    page.open(address)
+    page.evaluate("""(() => {
+        window.closings = 0;
+        const close = EventSource.prototype.close;
+        EventSource.prototype.close = function () { window.closings += 1; close.call(this); };
+        Object.defineProperty(document, "hidden", { value: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    })()""")
+    assert page.evaluate("window.closings") == 1
+
+
+def test_a_counter_that_appears_gets_a_card_and_a_row(address: str, page: Page, redis_client: Redis) -> None:
+    page.open(address)
+    publish(redis_client, CounterSpec("snapshot", precision=14), [b"a"])
+    page.wait_for("""document.querySelector('.card[data-counter="snapshot"] data')?.textContent === '1'""")
+    page.wait_for("""!!document.querySelector('tr[data-counter="snapshot"]')""")
+
+
+def test_a_counter_that_cannot_be_read_says_so(address: str, page: Page) -> None:
+    page.open(address)
+    page.wait_for(
+        """document.querySelector('.card[data-counter="release"]').dataset.state === 'unreadable'"""
+    )
+    assert "WRONGTYPE" in page.text('[data-counter="release"] [data-field="reason"]')
 
 
 def test_numbers_of_a_store_that_is_down_are_shown_as_stale(
-    own_redis: Callable[..., EmbeddedRedis], tmp_path: Path
+    own_redis: Callable[..., EmbeddedRedis], page: Page
 ) -> None:
-    server = own_redis()
-    with Redis.from_url(server.url, retry=Retry(NoBackoff(), 0)) as redis:
-        publish(redis, CounterSpec("content"), [b"a"])
-        app = create_app(Settings(), CountsReader(redis, PREFIX, GROUP, TOPICS), interval=0.1)
-        with running(app) as address:
-            wait_for(lambda: httpx.get(f"{address}readyz").status_code == 200)
-            server.kill()
-            wait_for(lambda: httpx.get(f"{address}readyz").status_code == 503)
-            page = shown(address, tmp_path)
-    assert 'role="status">Stale<' in page
-    assert '<data value="1">1</data>' in page
+    server = own_redis(data=True)
+    with Redis.from_url(server.url) as redis:
+        publish(redis, CONTENT, [b"a"])
+    with served(server.url) as client:
+        page.open(str(client.base_url))
+        page.wait_for("document.getElementById('status').dataset.state === 'live'")
+        server.kill()
+        page.wait_for("document.getElementById('status').dataset.state === 'stale'")
+        assert "these are the last numbers" in page.text("#problem")
+        assert page.text(VALUE) == "1"
+        server.restart()
+        page.wait_for("document.getElementById('status').dataset.state === 'live'")
+
+
+def test_growth_per_day_is_that_of_the_last_day(address: str, page: Page) -> None:
+    page.open(address)
+    page.wait_for("document.getElementById('status').dataset.state === 'live'")
+    # the last point of the history is 10,940 a day ago
+    shown = """document.querySelector('.card[data-counter="content"] [data-field="growth"]').textContent"""
+    grown = page.wait_for(f"Number({shown}.replace(/[+,]/g, ''))")
+    assert abs(grown - (number(page) - 10_940)) < 50
+
+
+def test_a_range_is_chosen_and_seen(address: str, page: Page) -> None:
+    page.open(address)
+    charted(page)
+    everything = page.text(READING)
+    page.evaluate("""document.querySelector('[data-range="604800"]').click()""")
+    page.wait_for(f"document.querySelector('{READING}').textContent !== {everything!r}")
+    pressed = "[...document.querySelectorAll('[aria-pressed=true]')].map(b => b.textContent).join()"
+    assert page.evaluate(pressed) == "1w"
+
+
+def test_a_stretch_that_is_pulled_over_is_zoomed_into_and_left_again(address: str, page: Page) -> None:
+    page.open(address)
+    charted(page)
+    everything = page.text(READING)
+    page.evaluate(f"document.querySelector('{PLOT}').scrollIntoView({{block: 'center'}})")
+    box = page.evaluate(f"document.querySelector('{PLOT} .u-over').getBoundingClientRect().toJSON()")
+    middle = box["y"] + box["height"] / 2
+    page.drag((box["x"] + 200, middle), (box["x"] + 300, middle))
+    page.wait_for("!document.getElementById('reset').hidden")
+    page.wait_for(
+        f"document.querySelector('{READING}').textContent.includes(' to ') || "
+        f"document.querySelector('{READING}').textContent.includes(':')"
+    )
+    page.evaluate("document.getElementById('reset').click()")
+    page.evaluate(f"document.querySelector('{PLOT}').dispatchEvent(new Event('blur'))")
+    page.wait_for("document.getElementById('reset').hidden")
+    until(lambda: page.text(READING).partition(" since ")[2] == everything.partition(" since ")[2], "zoomed")
+
+
+def test_a_chart_is_read_and_zoomed_with_the_keyboard(address: str, page: Page) -> None:
+    page.open(address)
+    charted(page)
+    page.evaluate(f"document.querySelector('{PLOT}').focus()")
+    page.press("Home")
+    first = page.evaluate(f"document.querySelector('{PLOT}').getAttribute('aria-valuetext')")
+    assert first.endswith(": 0")
+    page.press("ArrowRight")
+    page.wait_for(f"document.querySelector('{PLOT}').getAttribute('aria-valuetext') !== {first!r}")
+    page.press("+")
+    page.wait_for("!document.getElementById('reset').hidden")
+    page.press("Escape")
+    page.wait_for("document.getElementById('reset').hidden")
+
+
+@pytest.mark.parametrize("width", [390, 820, 1280, 1920])
+def test_nothing_sticks_out_at_any_width(address: str, page: Page, width: int) -> None:
+    page.resize(width)
+    page.open(address)
+    charted(page)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_without_scripts_numbers_and_table_are_there(address: str, page: Page) -> None:
+    page.call("Emulation.setScriptExecutionDisabled", value=True)
+    page.open(address)
+    seen = page.rendered()
+    for hidden in ("1d", "Per second", "Reset zoom"):
+        assert hidden not in seen
+    for shown in ("CONTENT", "All numbers as a table", "Growth per day", "UTC"):
+        assert shown in seen
+
+
+def test_who_wants_no_motion_sees_none(address: str, page: Page, redis_client: Redis) -> None:
+    page.prefer(reduced_motion="reduce")
+    page.open(address)
+    page.wait_for("document.getElementById('status').dataset.state === 'live'")
+    page.evaluate(f"""(() => {{
+        window.texts = [];
+        const shown = document.querySelector('{VALUE}');
+        new MutationObserver(() => window.texts.push(shown.textContent))
+            .observe(shown, {{ childList: true, characterData: true, subtree: true }});
+    }})()""")
+    before = number(page)
+    publish(redis_client, CONTENT, numbered(10_000, first=1_000_000))
+    until(lambda: number(page) > before + 9_000, "the number stands still")
+    values = page.evaluate("window.texts.map(text => Number(text.replaceAll(',', '')))")
+    assert all(value in (before, number(page)) or value > before + 100 for value in values)
+    assert len(values) < 10  # a movement would have been dozens
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["", "embed/content"])
+def test_axe_finds_nothing(address: str, page: Page, path: str, scheme: str) -> None:
+    page.prefer(color_scheme=scheme)
+    page.open(address + path)
+    charted(page)
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate(
+        "axe.run().then(all => all.violations.map(v => `${v.id}: ${v.nodes.map(n => n.html).join(' ')}`))"
+    )
+    assert found == []
+
+
+def test_a_screen_reader_is_not_told_every_number(address: str, page: Page, redis_client: Redis) -> None:
+    page.open(address)
+    page.evaluate("""(() => {
+        window.told = 0;
+        new MutationObserver(() => { window.told += 1; })
+            .observe(document.getElementById('announcements'), { childList: true, subtree: true });
+    })()""")
+    before = number(page)
+    publish(redis_client, CONTENT, numbered(10_000, first=1_000_000))
+    until(lambda: number(page) > before + 9_000, "the number stands still")
+    assert page.evaluate("window.told") == 0  # within the first minute
+    assert page.evaluate("document.querySelectorAll('[aria-live], [role=status], [role=alert]').length") == 1
+
+
+def test_the_embedded_page_follows_as_well(address: str, page: Page, redis_client: Redis) -> None:
+    page.open(f"{address}embed/content")
+    charted(page)
+    before = number(page)
+    publish(redis_client, CONTENT, numbered(10_000, first=1_000_000))
+    until(lambda: number(page) > before + 9_000, "the number stands still")
+
+
+def test_the_page_is_light_and_quick_and_without_complaints(address: str, browser: Browser) -> None:
+    page = browser.page()
+    page.call("Network.setCacheDisabled", cacheDisabled=True)
+    page.open(address)
+    charted(page)
+    painted = page.wait_for("performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
+    assert painted <= 500  # milliseconds
+    assert page.transferred() <= 150 * 1024
+    assert page.complaints() == []

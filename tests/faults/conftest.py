@@ -10,7 +10,7 @@ import pytest
 from records import PRECISION, Records
 from workers import StartWorker, Worker
 
-from journal_client.config import BatchLimits, JournalSettings
+from journal_client.config import CLASSIC_ONLY, BatchLimits, GroupProtocol, JournalSettings
 from journal_client.writer import JournalWriter
 
 
@@ -18,6 +18,18 @@ from journal_client.writer import JournalWriter
 def settings(journal_settings: JournalSettings) -> JournalSettings:
     """Small batches: many chances for something to go wrong between them."""
     return journal_settings.model_copy(update={"batch": BatchLimits(max_messages=200, max_seconds=0.1)})
+
+
+@pytest.fixture(params=["eager", "cooperative-sticky", "KIP-848"])
+def protocol(request: pytest.FixtureRequest, settings: JournalSettings) -> JournalSettings:
+    """Settings of a member, for each way in which a group can agree."""
+    if request.param == "eager":
+        return settings
+    if request.param == "cooperative-sticky":
+        kafka = {**settings.kafka, "partition.assignment.strategy": "cooperative-sticky"}
+        return settings.model_copy(update={"kafka": kafka})
+    kafka = {name: value for name, value in settings.kafka.items() if name not in CLASSIC_ONLY}
+    return settings.model_copy(update={"group_protocol": GroupProtocol.CONSUMER, "kafka": kafka})
 
 
 @pytest.fixture

@@ -79,7 +79,9 @@ class Records:
 
     def counted(self, redis: Redis) -> int:
         """Records that the group has counted so far."""
-        return sum(int(redis.hget(self.positions_key, self._topic(name)) or 0) for name in list(self.messages))
+        return sum(
+            int(redis.hget(self.positions_key, self._topic(name)) or 0) for name in list(self.messages)
+        )
 
     def differences(self, redis: Redis) -> list[str]:
         """How the counters in Redis differ from those of an undisturbed run; empty if they do not."""

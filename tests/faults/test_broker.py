@@ -72,6 +72,24 @@ def test_a_broker_that_answers_again_is_read_on(
     assert records.differences(redis_client) == []
 
 
+def test_a_worker_ends_although_the_broker_is_silent(
+    frozen_kafka: EmbeddedKafka,
+    records_on: Callable[[str], Records],
+    settings: JournalSettings,
+    start_worker: StartWorker,
+    redis_url: str,
+    redis_client: Redis,
+) -> None:
+    records = records_on(frozen_kafka.bootstrap_servers)
+    records.write(500)
+    worker = start_worker(
+        redis_url, journal=settings.model_copy(update={"brokers": frozen_kafka.bootstrap_servers})
+    )
+    records.expect_counted(redis_client)
+    frozen_kafka.pause()
+    worker.stop()
+
+
 def test_a_broker_that_was_killed_and_started_again_is_read_on(
     real_kafka: real.RealKafka,
     records_on: Callable[[str], Records],

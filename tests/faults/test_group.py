@@ -7,19 +7,7 @@ from records import Records
 from redis import Redis
 from workers import StartWorker
 
-from journal_client.config import CLASSIC_ONLY, GroupProtocol, JournalSettings
-
-
-@pytest.fixture(params=["eager", "cooperative-sticky", "KIP-848"])
-def protocol(request: pytest.FixtureRequest, settings: JournalSettings) -> JournalSettings:
-    """Settings of a member, for each way in which a group can agree."""
-    if request.param == "eager":
-        return settings
-    if request.param == "cooperative-sticky":
-        kafka = {**settings.kafka, "partition.assignment.strategy": "cooperative-sticky"}
-        return settings.model_copy(update={"kafka": kafka})
-    kafka = {name: value for name, value in settings.kafka.items() if name not in CLASSIC_ONLY}
-    return settings.model_copy(update={"group_protocol": GroupProtocol.CONSUMER, "kafka": kafka})
+from journal_client.config import JournalSettings
 
 
 def test_members_join_and_leave_under_load(

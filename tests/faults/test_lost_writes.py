@@ -100,6 +100,43 @@ def test_whatever_was_evicted_comes_back(
     worker.stop()
 
 
+def test_a_stratum_deleted_under_load_comes_back(
+    records: Records, start_worker: StartWorker, redis_url: str, redis_client: Redis
+) -> None:
+    """Whichever of two workers notices it first, both have to read everything again."""
+    records.write(1_500)
+    workers = [start_worker(redis_url, pace=0.02) for _ in range(2)]
+    records.expect_counted(redis_client)
+    with records.written_all_the_while():
+        wait_for(lambda: records.counted(redis_client) > 2_500)
+        redis_client.delete(*keys_of(redis_client, records, "stratum"))
+        wait_for(lambda: records.counted(redis_client) < 2_500)
+    records.expect_counted(redis_client)
+    for worker in workers:
+        worker.stop()
+    assert records.differences(redis_client) == []
+
+
+def test_a_redis_that_evicts_keys_is_filled_again(
+    own_redis: OwnRedis, records: Records, start_worker: StartWorker
+) -> None:
+    """Once it is told not to; which keys go is up to it."""
+    server = own_redis()
+    with Redis.from_url(server.url) as redis:
+        records.write(1_500)
+        worker = start_worker(server.url)
+        records.expect_counted(redis)
+        redis.config_set("maxmemory-policy", "allkeys-random")
+        redis.config_set("maxmemory", str(redis.info("memory")["used_memory"] - 30_000))
+        records.write(1_500)
+        wait_for(lambda: redis.info("stats")["evicted_keys"] > 0)
+        redis.config_set("maxmemory-policy", "noeviction")
+        redis.config_set("maxmemory", "0")
+        records.expect_counted(redis)
+        worker.stop()
+        assert records.differences(redis) == []
+
+
 def test_a_stratum_lost_together_with_the_registry_comes_back(
     records: Records, start_worker: StartWorker, redis_url: str, redis_client: Redis
 ) -> None:

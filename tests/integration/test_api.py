@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import socket
 import subprocess
@@ -17,41 +15,26 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from published import GROUP, PREFIX, TOPICS, numbered, publish
+from published import PREFIX, TOPICS, numbered, publish
 from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-from serving import running
+from serving import SETTINGS, running, serve, served
 
 from counters.api.app import create_app
 from counters.api.latest import ReadsCounts
 from counters.api.page import GAP
-from counters.config import Settings
 from counters.embedded import EmbeddedRedis
-from counters.objects.reader import CountsReader
 from counters.objects.spec import Count, CounterSpec
-from journal_client.config import JournalSettings
 from journal_client.pytest_plugin import wait_for
 
-INTERVAL = 0.05
+BROWSER = {"accept": "text/html"}
 CONTENT = CounterSpec("content", precision=16)
 RELEASE = CounterSpec("release", precision=14)
-SETTINGS = Settings(journal=JournalSettings(prefix=TOPICS, group_id=GROUP))
 
 
 @contextmanager
 def served_by(reader: ReadsCounts, interval: float) -> Iterator[httpx.Client]:
     app = create_app(SETTINGS, reader, interval=interval)
     with running(app) as address, httpx.Client(base_url=address) as client:
-        yield client
-
-
-@contextmanager
-def served(url: str, interval: float = INTERVAL) -> Iterator[httpx.Client]:
-    with (
-        Redis.from_url(url, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as redis,
-        served_by(CountsReader(redis, PREFIX, GROUP, TOPICS), interval) as client,
-    ):
         yield client
 
 
@@ -205,7 +188,7 @@ def test_counts_that_were_never_read_are_503(own_redis: Callable[..., EmbeddedRe
         assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
         assert answer.headers["retry-after"] == "1"
         assert "127.0.0.1" not in answer.text
-        assert "could not be read yet" in client.get("/").text
+        assert "could not be read yet" in client.get("/", headers=BROWSER).text
 
 
 class Defective:
@@ -278,37 +261,22 @@ def test_the_page_has_the_numbers_before_its_script_runs(client: httpx.Client, r
     publish(redis_client, CONTENT, numbered(20_000))
     wait_for(lambda: client.get("/api/v1/counts/content").json()["value"] > 19_000)
     number = client.get("/api/v1/counts/content").json()["value"]
-    assert f'<data value="{number}">{number:,}</data>'.replace(",", GAP) in client.get("/").text
+    assert (
+        f'<data value="{number}">{number:,}</data>'.replace(",", GAP) in client.get("/", headers=BROWSER).text
+    )
 
 
 def test_names_are_escaped_on_the_page(client: httpx.Client, redis_client: Redis) -> None:
     publish(redis_client, CounterSpec('<img src=x onerror="1">', precision=14), [b"a"])
-    page = wait_for(lambda: "onerror" in (text := client.get("/").text) and text)
+    page = wait_for(lambda: "onerror" in (text := client.get("/", headers=BROWSER).text) and text)
     assert "<img src=x" not in page
 
 
 def test_an_empty_store_shows_what_to_do(redis_url: str) -> None:
     with served(redis_url) as client:
-        page = client.get("/").text
+        page = client.get("/", headers=BROWSER).text
     assert "No counters yet" in page
     assert f"<code>{TOPICS}</code>" in page
-
-
-@contextmanager
-def serve(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``counters serve`` in a process of its own, and the address it prints."""
-    command = [sys.executable, "-m", "counters", "serve", "--port", "0", *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"http://\S+", line)
-            assert found, f"no address in {line!r}"
-            yield process, found[0]
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

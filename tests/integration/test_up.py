@@ -21,6 +21,7 @@ import pytest
 import redis
 from repositories import GitRepository
 
+from counters.history.store import HistoryStore
 from journal_client.pytest_plugin import wait_for
 
 # The broker inside needs a session timeout to let a member go, so one start takes some seconds.
@@ -221,6 +222,15 @@ def test_data_keeps_the_counts_over_a_restart(
     exact = distinct([repositories[0], repositories[2]], "content")
     assert second.counts()["content"]["value"] > before
     assert abs(second.counts()["content"]["value"] - exact) <= tolerance(exact)
+
+
+def test_there_is_a_history_within_a_minute(up: Callable[..., Up], repositories: list[GitRepository]) -> None:
+    system = up(repositories[0].path)
+    with system.redis() as client:
+        store = HistoryStore(client, "counters")
+        history = wait_for(lambda: store.load(), 60, "no history appears")
+    assert history is not None
+    assert len(history.series["content"]) > 0
 
 
 def test_a_worker_that_dies_ends_everything_with_its_last_words(

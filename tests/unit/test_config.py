@@ -107,7 +107,7 @@ def test_two_variables_for_one_setting_are_refused(monkeypatch: pytest.MonkeyPat
             "journal.object_types.0 is 'rev/ision', but String should match",
         ),
         ("journal: 5", "journal is 5, but should be a valid dictionary"),
-        ("- a", "expected sections (journal, redis, objects, api), found ['a']"),
+        ("- a", "expected sections (journal, redis, objects,"),
         ("journal: [1\nredis: 2", "line 2, column 6: not valid YAML"),
     ],
 )

@@ -37,10 +37,18 @@ journal:
   enable.auto.commit: true
   consumer_settings:
     fetch.min.bytes: 4096
+"""
+
+HISTORY = """
+counters: {cls: redis, host: h}
 history:
+  cls: prometheus
   prometheus_host: prometheus.example.org
-  prometheus_port: 9090
-  cache_base_directory: /srv/cache
+  prometheus_port: 9091
+  live_data_start: 1618415227
+  interval: 12h
+  labels: {environment: production}
+  cache_base_directory: CACHE
 """
 
 
@@ -78,7 +86,6 @@ def test_what_has_no_effect_is_said_in_the_log(load: Loader, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         load(WORKER)
     for words in (
-        "section history is ignored",
         "journal.privileged is ignored",
         "enable.auto.commit is ignored",
     ):
@@ -113,6 +120,46 @@ def test_librdkafka_names_of_our_settings_are_translated(load: Loader) -> None:
     assert journal.kafka == {}
 
 
+def test_the_history_section_becomes_todays_settings(load: Loader, tmp_path: Path) -> None:
+    (tmp_path / "history.json").write_text("{}")
+    history = load(HISTORY.replace("CACHE", str(tmp_path))).history
+    assert history.url == "http://prometheus.example.org:9091"
+    assert history.metric == "swh_archive_object_total"
+    assert history.labels == {"environment": "production"}
+    assert history.step == 12 * 3600
+    assert history.live_data_start is not None
+    assert history.live_data_start.timestamp() == 1618415227
+    assert history.static_files == [tmp_path / "history.json"]
+
+
+def test_an_empty_cache_directory_is_said_in_the_log(
+    load: Loader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert load(HISTORY.replace("CACHE", str(tmp_path))).history.static_files == []
+    assert f"{tmp_path} has no history.json" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("section", "url"),
+    [
+        ("prometheus_host: h", "http://h:9090"),
+        ("prometheus_host: 'h:90'", "http://h:90"),
+        ("prometheus_host: 'https://h/prefix', prometheus_port: 443", "https://h:443/prefix"),
+        ("url: 'http://today'", "http://today"),
+    ],
+)
+def test_the_address_of_prometheus_is_translated(section: str, url: str, load: Loader) -> None:
+    assert load(f"counters: {{cls: redis, host: h}}\nhistory: {{{section}}}").history.url == url
+
+
+@pytest.mark.parametrize(
+    ("interval", "step"), [("12h", 43_200), ("1d12h", 129_600), ("90s", 90), (3600, 3600)]
+)
+def test_an_interval_becomes_seconds(interval: str | int, step: int, load: Loader) -> None:
+    settings = load(f"counters: {{cls: redis, host: h}}\nhistory: {{interval: {interval}}}")
+    assert settings.history.step == step
+
+
 def test_sections_of_today_may_stand_beside_the_old_ones(load: Loader) -> None:
     settings = load("counters: {cls: redis, host: 'h:1'}\nredis: {prefix: mine}\nobjects: {layout: native}")
     assert settings.redis.prefix == "mine"
@@ -128,6 +175,9 @@ def test_sections_of_today_may_stand_beside_the_old_ones(load: Loader) -> None:
         ("counters: redis", "section counters is 'redis'"),
         ("counters: {cls: redis}\njournal: {broker: h}", "unknown setting journal.broker; did you mean"),
         ("counters: {cls: redis}\njournal: {on_eof: restart}", "journal.on_eof is 'restart'"),
+        ("counters: {cls: redis}\nhistory: {cls: file}", "history.cls is 'file'"),
+        ("counters: {cls: redis}\nhistory: {interval: often}", "history.interval is 'often'"),
+        ("counters: {cls: redis}\nhistory: {prometheus_hots: h}", "unknown setting history.prometheus_hots"),
     ],
 )
 def test_what_cannot_be_translated_is_one_line(text: str, complaint: str, load: Loader) -> None:

@@ -34,8 +34,8 @@ def test_the_values_at_the_paths_are_found() -> None:
     assert persons(packed({"author": ADA, "committer": BEN})) == (ADA["fullname"], BEN["fullname"])
 
 
-def test_a_value_found_twice_is_one_value() -> None:
-    assert persons(packed({"author": ADA, "committer": ADA})) == (ADA["fullname"],)
+def test_a_value_found_twice_is_given_twice_and_left_to_the_counter() -> None:
+    assert persons(packed({"author": ADA, "committer": ADA})) == (ADA["fullname"], ADA["fullname"])
 
 
 @pytest.mark.parametrize(
