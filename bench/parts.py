@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 import redis
 
-from bench import sketches
+from bench import api, sketches
 from bench.race import Contender, Race, install_rival
 from bench.table import Row, Target
 from bench.topics import KEY_TYPES, Record, filled, key_records, revision_records
@@ -103,6 +103,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "persons": persons,
     "keys-sent": keys_sent,
     "accuracy": accuracy,
+    "api": lambda bench: api.rows(bench.redis_url, bench.rounds, bench.say),
 }
 
 ON_KAFKA = ("key-only", "persons")

@@ -27,7 +27,7 @@ def router() -> APIRouter:
     web = files("counters") / "web"
 
     def serve(name: str, media_type: str) -> None:
-        body = Body.of((web / name).read_bytes(), media_type)
+        body = Body.of((web / name).read_bytes(), media_type, effort=9)
 
         @routes.get(f"/web/{name}")
         async def asset(request: Request) -> Response:

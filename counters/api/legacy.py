@@ -18,7 +18,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from counters.api.latest import LatestCounts, View
-from counters.api.legacy_calls import Backend, CountCalls, HistoryCalls, HoldsHistory, KeyCalls
+from counters.api.legacy_calls import Backend, CountCalls, HistoryCalls, KeyCalls
+from counters.api.past import LatestHistory
 from counters.api.security import CHALLENGE, holds_token
 from counters.api.swh_wire import RpcError, answer_kind, decode_arguments, encode, error_kind, try_again
 from counters.config import Access, ApiSettings
@@ -55,7 +56,7 @@ class Call:
 
 
 def routes(
-    latest: LatestCounts, past: HoldsHistory, settings: ApiSettings, backend: Backend
+    latest: LatestCounts, past: LatestHistory, settings: ApiSettings, backend: Backend
 ) -> list[BaseRoute]:
     """The RPC endpoints and the history file."""
     legacy = settings.legacy

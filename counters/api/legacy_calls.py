@@ -15,10 +15,10 @@ from typing import Protocol
 import msgspec
 
 from counters.api.latest import LatestCounts, View
+from counters.api.past import LatestHistory, LoadsHistory
 from counters.api.swh_wire import RpcError, keys_of, try_again
 from counters.config import LegacyApiSettings
 from counters.history import files
-from counters.history.store import History
 
 FRESH_SECONDS = 1.0
 """How long an answer waits until what this process wrote has been read again."""
@@ -32,27 +32,6 @@ class AddsKeys(Protocol):
 
     def add(self, counter: str, keys: Sequence[bytes]) -> None:
         """Add keys; raises Unavailable or CountersError."""
-
-
-class LoadsHistory(Protocol):
-    """Where the shared history is."""
-
-    def load(self, name: str = "default") -> History | None:
-        """The last good history; None if there is none yet. Raises CountersError."""
-
-    def version(self, name: str = "default") -> str | None:
-        """The version of that history, at little cost."""
-
-
-class HoldsHistory(Protocol):
-    """The history in memory."""
-
-    @property
-    def history(self) -> History | None:
-        """The last good one; None if there is none yet. Answers at once."""
-
-    def look_soon(self) -> None:
-        """Look for a new version at once; does not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +134,7 @@ class HistoryCalls:
     """The calls about the history, which goes by the names of files and comes from memory."""
 
     def __init__(
-        self, past: HoldsHistory, refresh: Callable[[], str | None] | None, settings: LegacyApiSettings
+        self, past: LatestHistory, refresh: Callable[[], str | None] | None, settings: LegacyApiSettings
     ) -> None:
         self._past = past
         self._refresh = refresh

@@ -16,6 +16,10 @@ TIERS = ((HOUR, MINUTE), (DAY, HOUR), (90 * DAY, 12 * HOUR))
 interval divides the next, so that thinning often leaves the same points as thinning once."""
 
 
+PRESELECTED = 4
+"""Points per point wanted that the slower method looks at."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
     """Points of one counter, in order of time.
@@ -96,7 +100,9 @@ def clip(series: Series, start: int | None = None, end: int | None = None) -> Se
 def downsample(series: Series, max_points: int, method: Literal["lttb", "minmax"] = "lttb") -> Series:
     """At most ``max_points`` (2 or more) of the points of ``series``, first and last among them.
 
-    ``lttb`` keeps the shape of a curve, ``minmax`` the lowest and highest value of each stretch.
+    ``lttb`` keeps the shape of a curve, ``minmax`` the lowest and highest value of each stretch. Of very many
+    points ``lttb`` looks at the extremes only, which the eye cannot tell and which takes a fraction of the
+    time (Van Der Donckt et al., *MinMaxLTTB*, 2023).
 
     Raises:
         ValueError: ``max_points`` is below 2.
@@ -105,8 +111,11 @@ def downsample(series: Series, max_points: int, method: Literal["lttb", "minmax"
         raise ValueError(f"max_points is {max_points}, but a series keeps at least its first and last point")
     if len(series) <= max_points:
         return series
-    chosen = _largest_triangles(series, max_points) if method == "lttb" else _extremes(series, max_points)
-    return series.take(chosen)
+    if method == "minmax":
+        return series.take(_extremes(series, max_points))
+    if len(series) > PRESELECTED * max_points:
+        series = series.take(_extremes(series, PRESELECTED * max_points))
+    return series.take(_largest_triangles(series, max_points))
 
 
 def _largest_triangles(series: Series, max_points: int) -> NDArray[np.intp]:
@@ -116,25 +125,22 @@ def _largest_triangles(series: Series, max_points: int) -> NDArray[np.intp]:
     Of each bucket the point is chosen that spans the largest triangle with the point chosen before and the
     mean of the next bucket. Plain floats: buckets are small, and a call of numpy for each costs more.
     """
-    last, buckets = len(series) - 1, max_points - 2
-    if buckets == 0:
-        return np.array([0, last], np.intp)
+    last = len(series) - 1
     # Relative to the first point, products of seconds and counts keep their digits.
-    xs, ys = series.times - series.times[0], series.values - series.values[0]
-    edges = np.append(1 + (last - 1) * np.arange(buckets + 1) // buckets, last + 1)
-    sizes = np.diff(edges)
-    means = zip(
-        (np.add.reduceat(xs, edges[:-1]) / sizes).tolist()[1:],
-        (np.add.reduceat(ys, edges[:-1]) / sizes).tolist()[1:],
-        strict=True,
-    )
-    points, bounds = list(zip(xs.tolist(), ys.tolist(), strict=True)), edges.tolist()
-    chosen, (x, y) = [0], points[0]
-    for start, end, (mean_x, mean_y) in zip(bounds[:-2], bounds[1:-1], means, strict=True):
-        dx, dy = x - mean_x, mean_y - y
-        areas = [abs(dx * (v - y) - (x - u) * dy) for u, v in points[start:end]]
-        chosen.append(start + areas.index(max(areas)))
-        x, y = points[chosen[-1]]
+    times = (series.times - series.times[0]).astype(np.float64)
+    values = series.values - series.values[0]
+    edges = 1 + (last - 1) * np.arange(max_points - 1) // max(1, max_points - 2)
+    after = np.append(edges[1:], last + 1)  # the bucket after the last is the last point alone
+    mean_x, mean_y = (np.add.reduceat(one, edges)[1:] / np.diff(after) for one in (times, values))
+    xs, ys, bounds = times.tolist(), values.tolist(), edges.tolist()
+    chosen, x, y = [0], xs[0], ys[0]
+    for start, end, to_x, to_y in zip(bounds, bounds[1:], mean_x.tolist(), mean_y.tolist(), strict=False):
+        dx, dy = x - to_x, to_y - y
+        rest = dx * y + x * dy
+        areas = [abs(dx * b + dy * a - rest) for a, b in zip(xs[start:end], ys[start:end], strict=True)]
+        at = start + areas.index(max(areas))
+        chosen.append(at)
+        x, y = xs[at], ys[at]
     return np.array([*chosen, last], np.intp)
 
 

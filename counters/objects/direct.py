@@ -15,10 +15,14 @@ from counters.errors import StoreError
 from counters.objects.derived import Derived
 from counters.objects.sketch import hash_keys, locate
 from counters.objects.spec import BASE_PRECISION, CounterSpec
-from counters.objects.store import Addition, CounterStore, Flush, Vanished
+from counters.objects.store import Addition, CounterStore, Flush, Stale, Vanished
 
 CHUNK = 20_000
 """Keys per write: a script blocks everybody else, about 10 ms for this many."""
+
+
+TRIES = 5
+"""Attempts while other workers repair or rebuild the counter at the same time."""
 
 
 class DirectWriter:
@@ -49,15 +53,21 @@ class DirectWriter:
 
     def _add(self, counter: str, keys: Sequence[bytes]) -> None:
         topics = self._topics_of(counter)
-        # Asked every time: the counter may have been rebuilt with another generation or precision.
-        spec = self._store.register(self._new(counter), topics)
-        flush = Flush(next_offsets={}, messages={}, additions=[Addition(spec, _by_stratum(spec, keys))])
-        try:
-            broken = self._store.flush(flush)
-        except Vanished:
-            reread = self._settings.on_vanished is OnVanished.REREAD
-            self._store.repair(spec, topics if reread else [])
-            broken = self._store.flush(flush)
+        for _ in range(TRIES):
+            # Asked every time: the counter may have been repaired or rebuilt by a worker.
+            spec = self._store.register(self._new(counter), topics)
+            flush = Flush(next_offsets={}, messages={}, additions=[Addition(spec, _by_stratum(spec, keys))])
+            try:
+                broken = self._store.flush(flush)
+            except Vanished:
+                reread = self._settings.on_vanished is OnVanished.REREAD
+                self._store.repair(spec, topics if reread else [])
+            except Stale:
+                continue
+            else:
+                break
+        else:
+            raise StoreError(f"counter {counter} vanished {TRIES} times in a row; see redis maxmemory-policy")
         if broken:
             raise StoreError(f"the key of counter {counter} holds something else; delete it from Redis")
 

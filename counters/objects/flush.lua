@@ -1,11 +1,11 @@
 -- The one atomic write of a flush: compare positions, add keys, store positions, stamp.
 --
 -- KEYS[1]  offsets hash of the group; KEYS[2] stamps hash; KEYS[3] a key for the script's own use;
--- KEYS[4..] the strata of every counter of the batch
+-- KEYS[4]  registry; KEYS[5..] the strata of every counter of the batch
 -- ARGV     a flat list, read from left to right:
 --          n partitions, then n times: field, position the worker last wrote ('' for none), new position
 --          n topics,     then n times: topic, records counted
---          n counters,   then n times: name, number of its strata among KEYS (in order)
+--          n counters,   then n times: name, its entry in the registry, number of its strata among KEYS (in order)
 --          n additions,  then n times: counter number, index into KEYS, number of keys, the keys;
 --                        number 0: one HyperLogLog, to be merged
 --
@@ -45,17 +45,23 @@ for i = 1, tonumber(take()) do
   topics[i] = {take(), take()}
 end
 
-local counters, vanished, key = {}, {'vanished'}, 3
+local counters, vanished, key = {}, {'vanished'}, 4
 for i = 1, tonumber(take()) do
-  local name, strata = take(), tonumber(take())
-  if redis.call('EXISTS', unpack(KEYS, key + 1, key + strata)) < strata then
+  local name, entry, strata = take(), take(), tonumber(take())
+  local registered = redis.call('HGET', KEYS[4], name)
+  if not registered or redis.call('EXISTS', unpack(KEYS, key + 1, key + strata)) < strata then
     vanished[#vanished + 1] = name
+  elseif registered ~= entry then
+    stale = true -- repaired or rebuilt by another worker
   end
   key = key + strata
   counters[i] = name
 end
 if #vanished > 1 then
   return vanished
+end
+if stale then
+  return {'stale'}
 end
 
 -- Whether writes are refused (out of memory, read-only) is decided once, before the script runs: if the first

@@ -27,6 +27,9 @@ class CounterSpec(msgspec.Struct, frozen=True):
     """Whether the counter held data before it was registered: then the group's commits say how far it had
     read."""
 
+    epoch: int = 0
+    """How often lost strata were created anew. Whoever still knows an older epoch knows registers that are gone."""
+
     @property
     def strata(self) -> int:
         """Redis HyperLogLogs this counter is spread over."""

@@ -109,6 +109,7 @@ class CounterStore:
         self._offsets = f"{{{prefix}}}:offsets:{group}"
         self._merging = f"{{{prefix}}}:merging:{group}"
         self._expected: dict[Partition, int | None] = {}
+        self._entries: dict[str, bytes] = {}
         self._failures = 0
         script = {name: files("counters.objects").joinpath(f"{name}.lua").read_text() for name in _SCRIPTS}
         self._flush = client.register_script(script["flush"])
@@ -130,6 +131,7 @@ class CounterStore:
                 keys=[self._registry, self._offsets, *spec.keys(self._prefix)],
                 args=[spec.name, msgspec.json.encode(spec), _EMPTY, *topics],
             )
+        self._entries[spec.name] = answer
         return msgspec.json.decode(answer, type=CounterSpec)
 
     def registers(self, spec: CounterSpec) -> list[Registers | None]:
@@ -172,7 +174,10 @@ class CounterStore:
         return [spec for spec in specs if next(answers) + next(answers) < spec.strata + 1]
 
     def flush(self, flush: Flush) -> list[str]:
-        """The one atomic write. Returns the counters whose keys hold something that is not a HyperLogLog.
+        """The one atomic write, of counters registered through this store.
+
+        Returns:
+            The counters whose keys hold something that is not a HyperLogLog.
 
         Raises:
             Stale, Vanished: nothing was written.
@@ -196,7 +201,7 @@ class CounterStore:
         with self._available():
             keys = [self._offsets, self._registry, *spec.keys(self._prefix)]
             # what is read again from the beginning was not adopted
-            anew = msgspec.json.encode(msgspec.structs.replace(spec, adopted=False))
+            anew = msgspec.json.encode(msgspec.structs.replace(spec, adopted=False, epoch=spec.epoch + 1))
             return bool(self._repair(keys=keys, args=[_EMPTY, spec.name, anew, *forget]))
 
     def forget_positions(self) -> None:
@@ -206,7 +211,7 @@ class CounterStore:
         self._expected.clear()
 
     def _encode(self, flush: Flush) -> tuple[list[str], list[bytes | str | int]]:
-        keys: list[str] = [self._offsets, self._stamps, self._merging]
+        keys: list[str] = [self._offsets, self._stamps, self._merging, self._registry]
         arguments: list[bytes | str | int] = [len(flush.next_offsets)]
         for partition, next_offset in flush.next_offsets.items():
             expected = self._expected.get(partition)
@@ -217,9 +222,10 @@ class CounterStore:
         arguments.append(len(flush.additions))
         groups: list[tuple[int, int, list[bytes] | bytes]] = []
         for number, addition in enumerate(flush.additions, start=1):
-            arguments += (addition.spec.name, addition.spec.strata)
+            spec = addition.spec
+            arguments += (spec.name, self._entries[spec.name], spec.strata)
             groups += [(number, len(keys) + 1 + stratum, some) for stratum, some in addition.strata]
-            keys += addition.spec.keys(self._prefix)
+            keys += spec.keys(self._prefix)
         arguments.append(len(groups))
         for number, index, some in groups:
             if isinstance(some, bytes):

@@ -339,3 +339,21 @@ def test_workers_that_start_at_once_agree_on_one_counter(redis_client: Redis) ->
     precision = registry(redis_client)["content"].precision
     assert np.array_equal(stored(redis_client, "content", precision), expected(numbered(400), precision))
     assert positions(redis_client, "readers")[TOPIC] == 400
+
+
+@pytest.mark.parametrize("on_vanished", ["continue", "reread"])
+def test_every_worker_forgets_what_it_knew_of_a_counter_that_another_repaired(
+    redis_client: Redis, on_vanished: str
+) -> None:
+    """Its mirror says that Redis has the key; the stratum that had it is gone."""
+    one, other = (worker(redis_client, "g", PREFIX, on_vanished=on_vanished) for _ in range(2))
+    one.handle(batch(TOPIC, [b"a"], {0: 1}))
+    other.handle(batch(TOPIC, [b"b"], {1: 1}))
+    redis_client.delete(*CounterSpec("content").keys(STORE))
+    with pytest.raises(StalePosition):
+        one.handler.handle(batch(TOPIC, [b"c"], {0: 2}))
+    later = batch(TOPIC, [b"b"], {2: 1})  # a partition that no position was taken back of
+    with pytest.raises(StalePosition):
+        other.handler.handle(later)
+    other.handle(later)
+    assert np.array_equal(stored(redis_client, "content", 18), expected([b"b"], 18))
