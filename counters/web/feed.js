@@ -57,6 +57,6 @@ export function follow({ onCounts, onUnchanged, onLost }) {
   }
 
   // A page that nobody sees holds no connection.
-  document.addEventListener("visibilitychange", () => (document.hidden ? stop() : open()));
+  document.addEventListener("visibilitychange", open);
   open();
 }

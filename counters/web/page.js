@@ -8,7 +8,7 @@ const TIMEOUT = 5000; // milliseconds before an answer counts as missing
 const RATE_WINDOW = 10; // seconds a rate is averaged over
 const TICK = 500; // milliseconds in which a number moves to the next
 const ANNOUNCE = 60000; // milliseconds between two announcements to screen readers
-const RELOAD = 60000; // milliseconds between two looks for new history
+const RELOAD = 20000; // milliseconds between two looks for new history; mostly answered with "unchanged"
 
 const STALE = "The store does not answer; these are the last numbers it gave.";
 const LOST = "The server does not answer; these are the last numbers it gave.";
@@ -149,15 +149,34 @@ function moment({ as_of, stale, age_seconds = 0 }) {
   else status("live", "Live", "");
 }
 
+async function page() {
+  const options = { headers: { accept: "text/html" }, cache: "no-cache", signal: AbortSignal.timeout(TIMEOUT) };
+  return new DOMParser().parseFromString(await (await fetch("/", options)).text(), "text/html");
+}
+
 // The server makes cards and rows; a counter that appeared needs one.
 async function renew() {
-  const answer = await fetch("/", { headers: { accept: "text/html" }, signal: AbortSignal.timeout(TIMEOUT) });
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = await page();
   list.replaceChildren(...fresh.getElementById("counters").children);
   byId("rows").replaceChildren(...fresh.getElementById("rows").children);
   byId("table").hidden = fresh.getElementById("table").hidden;
   charts.adopt(cards());
   await charts.load();
+}
+
+// New points in the charts, and what growth is measured from.
+async function reload() {
+  if (document.hidden) return;
+  await charts.load();
+  if (only) return;
+  const fresh = await page();
+  for (const place of document.querySelectorAll("[data-counter]")) {
+    const twin = fresh.querySelector(`${place.localName}[data-counter="${CSS.escape(place.dataset.counter)}"]`);
+    const [mine, its] = [place, twin].map((one) => one?.querySelector('[data-field="growth"]'));
+    if (!its) continue;
+    Object.assign(mine.dataset, its.dataset);
+    if (mine.localName === "dd") setText(mine.previousElementSibling, its.previousElementSibling.textContent);
+  }
 }
 
 async function onCounts(body) {
@@ -186,5 +205,5 @@ byId("reset")?.addEventListener("click", () => charts.reset());
 
 charts.adopt(cards());
 charts.load().catch(() => {});
-setInterval(() => { if (!document.hidden) charts.load().catch(() => {}); }, RELOAD);
+setInterval(() => reload().catch(() => {}), RELOAD);
 follow({ onCounts, onUnchanged: moment, onLost: () => status("lost", "No connection", LOST) });

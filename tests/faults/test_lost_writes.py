@@ -51,7 +51,7 @@ def test_a_redis_that_lost_its_last_writes_is_repaired_under_load(
             wait_for(lambda: records.counted(redis) > 2_500)
             snapshots.kill()
             snapshots.restart()
-            workers[0].expect("reading again from")
+            wait_for(lambda: any("reading again from" in worker.log for worker in workers))
         records.expect_counted(redis)
         for worker in workers:
             worker.stop()
