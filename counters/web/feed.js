@@ -31,8 +31,8 @@ export function follow({ onCounts, onUnchanged, onLost }) {
 
   function failed() {
     failures += 1;
-    const given_up = failures >= PATIENCE;
-    if (given_up || source?.readyState === EventSource.CLOSED) {
+    const givenUp = failures >= PATIENCE;
+    if (givenUp || source?.readyState === EventSource.CLOSED) {
       stop();
       returnTimer = setTimeout(open, RETURN);
       poll(true);

@@ -68,7 +68,7 @@ function growth(place, count) {
 }
 
 // Moves the number that is shown to the new one, for whoever likes movement.
-function count_to(data, value) {
+function moveTo(data, value) {
   const from = Number(data.dataset.shown ?? data.value);
   data.value = value;
   if (still.matches || !data.dataset.shown || from === value) {
@@ -96,7 +96,7 @@ function show(place, name, count, texts) {
     data.value = "";
     setText(data, "–");
   } else if (place.matches(".card")) {
-    count_to(data, count.value);
+    moveTo(data, count.value);
   } else {
     data.value = count.value;
     setText(data, whole(count.value));

@@ -95,13 +95,21 @@ def test_without_a_stream_the_page_asks(address: str, page: Page, redis_client: 
 def test_a_hidden_page_holds_no_stream(address: str, page: Page) -> None:
     page.open(address)
     page.evaluate("""(() => {
-        window.closings = 0;
+        window.steps = [];
         const close = EventSource.prototype.close;
-        EventSource.prototype.close = function () { window.closings += 1; close.call(this); };
-        Object.defineProperty(document, "hidden", { value: true });
-        document.dispatchEvent(new Event("visibilitychange"));
+        EventSource.prototype.close = function () { window.steps.push("closed"); close.call(this); };
+        window.EventSource = class extends EventSource {
+            constructor(...all) { super(...all); window.steps.push("opened"); }
+        };
+        window.hide = (hidden) => {
+            Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+            document.dispatchEvent(new Event("visibilitychange"));
+        };
     })()""")
-    assert page.evaluate("window.closings") == 1
+    page.evaluate("window.hide(true)")
+    assert page.evaluate("window.steps.join()") == "closed"
+    page.evaluate("window.hide(false)")
+    assert page.evaluate("window.steps.join()") == "closed,opened"
 
 
 def test_a_counter_that_appears_gets_a_card_and_a_row(address: str, page: Page, redis_client: Redis) -> None:
