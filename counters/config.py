@@ -86,7 +86,8 @@ class ObjectsSettings(BaseModel):
         }
     }
     """Counters of values found inside messages: counter, then object type, then the paths of the fields.
-    Absent and null parts are skipped."""
+    Absent and null parts are skipped. A counter that is added later has its topics read again from their
+    beginning."""
 
     on_vanished: OnVanished = OnVanished.REREAD
     """What to do when a counter's key disappeared from Redis: ``reread`` the topics that feed it from their

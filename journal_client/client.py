@@ -34,7 +34,7 @@ from journal_client.membership import Membership
 from journal_client.metrics import JournalMetrics
 from journal_client.quarantine import FLUSH_TIMEOUT, open_quarantine
 from journal_client.reports import Reports
-from journal_client.settling import Settling
+from journal_client.settling import COMMIT_METADATA, Settling
 from journal_client.shutdown import Stop
 from journal_client.watch import Watch
 
@@ -245,7 +245,7 @@ class JournalClient:
         """Step 4. A commit that fails costs nothing: the view has its own position."""
         owned = self._assignment.owned
         offsets = [
-            TopicPartition(p.topic, p.partition, offset, leader_epoch=self._leader_epochs.get(p, -1))
+            TopicPartition(p.topic, p.partition, offset, COMMIT_METADATA, self._leader_epochs.get(p, -1))
             for p, offset in batch.next_offsets.items()
             if p in owned  # the broker would accept a commit for a partition of another member
         ]

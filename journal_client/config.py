@@ -167,6 +167,16 @@ class JournalSettings(BaseModel):
         return [part.strip() for part in value.split(",") if part.strip()]
 
     @model_validator(mode="after")
+    def _quarantine_must_not_be_read(self) -> Self:
+        topic = self.quarantine.topic
+        if topic is not None and not self.object_types and topic.startswith(f"{self.prefix}."):
+            raise ValueError(
+                f"quarantine.topic {topic} is below journal.prefix and would be read itself; "
+                "name it otherwise or list journal.object_types"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _kafka_must_not_contradict(self) -> Self:
         for key, instead in OWNED_BY_THE_LOOP.items():
             if key in self.kafka:

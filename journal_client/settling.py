@@ -18,6 +18,9 @@ from journal_client.metrics import JournalMetrics
 
 logger = logging.getLogger(__name__)
 
+COMMIT_METADATA = "the position is in the view"
+"""Stands beside every offset that this package commits."""
+
 AT_ONCE = 64
 """Partitions settled per turn: each asks the broker for its watermarks, and the loop must go on polling."""
 
@@ -100,8 +103,15 @@ class Settling:
         return starts
 
     def _committed(self, partitions: list[Partition]) -> dict[Partition, int]:
+        """Commits of whoever kept no position in the store. Our own say nothing about a store without
+        positions:
+        it was restored to a state from before they were made."""
         answer = self._consumer.committed([TopicPartition(*p) for p in partitions], timeout=TIMEOUT)
-        return {Partition(p.topic, p.partition): p.offset for p in answer if p.offset >= 0}
+        return {
+            Partition(p.topic, p.partition): p.offset
+            for p in answer
+            if p.offset >= 0 and p.metadata != COMMIT_METADATA
+        }
 
     def _watermarks(self, partition: Partition) -> Watermarks:
         marks = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=TIMEOUT)

@@ -28,7 +28,7 @@ class CounterSpec(msgspec.Struct, frozen=True):
     read."""
 
     epoch: int = 0
-    """How often lost strata were created anew. Whoever still knows an older epoch knows registers that are gone."""
+    """How often lost strata were created anew. An older epoch may have known registers that are gone."""
 
     @property
     def strata(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from reading import MemoryView, commit, metric, numbered, run, running, write
+from reading import MemoryView, commit, committed, metric, numbered, run, running, write
 
 from journal_client.batch import Partition
 from journal_client.client import JournalClient
@@ -90,6 +90,18 @@ def test_an_adopted_view_starts_where_its_group_had_committed(
     view = MemoryView(adopted=True)
     run(journal_settings, view)
     assert sorted(view.keys[first.topic]) == sorted(numbered(30, first=70) + numbered(10, first=100))
+
+
+def test_an_adopted_view_restored_to_before_its_adoption_does_not_trust_our_own_commits(
+    journal_settings: JournalSettings, first: Partition
+) -> None:
+    """They are ahead of it: it had positions once, and lost what was read since."""
+    write(journal_settings.brokers, first.topic, {0: numbered(100)})
+    run(journal_settings, MemoryView())
+    assert committed(journal_settings, first.topic) == {first: 100}
+    restored = MemoryView(adopted=True)
+    run(journal_settings, restored)
+    assert restored.keys[first.topic] == numbered(100)
 
 
 def test_what_the_group_committed_means_nothing_to_a_view_that_holds_no_data(

@@ -192,6 +192,16 @@ def test_the_new_group_protocol_refuses_what_the_broker_decides(key: str, settin
     JournalSettings(group_protocol="classic", kafka={key: 6000})  # type: ignore[arg-type]
 
 
+def test_a_quarantine_topic_that_would_be_read_itself_is_refused(settings_file: Path) -> None:
+    """Every record without a key in it would be set aside into it again."""
+    settings_file.write_text("journal: {prefix: a.b, quarantine: {topic: a.b.dead}}")
+    assert "quarantine.topic a.b.dead is below journal.prefix and would be read itself" in refused(
+        settings_file
+    )
+    settings_file.write_text("journal: {prefix: a.b, object_types: [content], quarantine: {topic: a.b.dead}}")
+    load_settings(settings_file)
+
+
 SECRETS = {
     "sasl.password": "s3cret-a",
     "ssl.key.password": "s3cret-b",
