@@ -9,11 +9,10 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from counters.errors import CountersError
-from journal_client.leash import LeashedProcess
+from journal_client.leash import LeashedProcess, LeashedServer
 
 START_TIMEOUT = 30.0
 """Seconds for the server to answer; also the time it may take to load its data."""
@@ -42,8 +41,8 @@ def find_redis_server() -> Path:
         ) from error
 
 
-class EmbeddedRedis:
-    """A server on a free port of 127.0.0.1, as a context manager or with :meth:`start` and :meth:`close`.
+class EmbeddedRedis(LeashedServer):
+    """A server on a free port of 127.0.0.1.
 
     Args:
         data_dir: where it keeps its data (append-only file, written to disk every second). None: nowhere;
@@ -54,7 +53,7 @@ class EmbeddedRedis:
     def __init__(self, data_dir: Path | None = None, *, options: Mapping[str, str] | None = None) -> None:
         self.data_dir = data_dir
         self._options = dict(options or {})
-        self._process: LeashedProcess | None = None
+        super().__init__()
         self._port = 0
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
@@ -86,42 +85,17 @@ class EmbeddedRedis:
         """``redis://127.0.0.1:<port>/0``; the same after :meth:`restart`."""
         return f"redis://127.0.0.1:{self._port}/0"
 
-    @property
-    def pid(self) -> int:
-        """Process id of the server."""
-        return self._running.pid
-
-    def kill(self) -> None:
-        """End the server as a crash would."""
-        self._running.kill()
-
     def restart(self) -> None:
         """Start the server again on the same port with the data it has on disk; stops it first if it runs."""
-        self._running.close()
+        self.process.close()
         self._launch(find_redis_server())
-
-    def pause(self) -> None:
-        """Freeze the server: connections stay open and are not answered."""
-        self._running.pause()
-
-    def resume(self) -> None:
-        """Let a paused server go on."""
-        self._running.resume()
 
     def close(self) -> None:
         """End the server; data in ``data_dir`` stays. Closing twice does nothing."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
+        super().close()
         scratch, self._scratch = self._scratch, None
         if scratch is not None:
             scratch.cleanup()
-
-    @property
-    def _running(self) -> LeashedProcess:
-        if self._process is None:
-            raise CountersError("the embedded Redis is not running: call start() first")
-        return self._process
 
     def _launch(self, server: Path) -> None:
         scratch = self._scratch
@@ -147,14 +121,6 @@ class EmbeddedRedis:
                 words = log.read_text(errors="replace").strip().splitlines()[-2:] or ["it wrote no log"]
                 raise CountersError(f"the embedded Redis does not start: {' '.join(words)}")
             time.sleep(0.01)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _free_port() -> int:

@@ -21,24 +21,20 @@ import ctypes
 import signal
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from journal_client.errors import JournalError
-from journal_client.leash import LeashedProcess
+from journal_client.leash import LeashedProcess, LeashedServer
 
 START_TIMEOUT = 30.0
 """Seconds for the child to report its address; a fraction of one unless the machine is overloaded."""
 
 
-class EmbeddedKafka:
-    """The mock cluster in a child process that ends with this one.
-
-    Used as a context manager, or with :meth:`start` and :meth:`close`.
-    """
+class EmbeddedKafka(LeashedServer):
+    """The mock cluster in a child process that ends with this one. Killed, it loses its data."""
 
     def __init__(self) -> None:
-        self._process: LeashedProcess | None = None
+        super().__init__()
         self._address = ""
 
     def start(self) -> Self:
@@ -59,43 +55,6 @@ class EmbeddedKafka:
     def bootstrap_servers(self) -> str:
         """The address to give to clients, ``host:port``; the same until :meth:`close`."""
         return self._address
-
-    @property
-    def pid(self) -> int:
-        """Process id of the broker."""
-        return self._running.pid
-
-    def kill(self) -> None:
-        """End the broker as a crash would. Its data is gone."""
-        self._running.kill()
-
-    def pause(self) -> None:
-        """Freeze the broker: connections stay open and are not answered."""
-        self._running.pause()
-
-    def resume(self) -> None:
-        """Let a paused broker go on."""
-        self._running.resume()
-
-    def close(self) -> None:
-        """End the broker. Closing twice does nothing."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
-
-    @property
-    def _running(self) -> LeashedProcess:
-        if self._process is None:
-            raise JournalError("the embedded Kafka broker is not running: call start() first")
-        return self._process
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def mock_by_library() -> tuple[str, object]:

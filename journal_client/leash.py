@@ -21,9 +21,11 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
+from types import TracebackType
+from typing import IO, Self
 
 GRACE = 5.0
 """Seconds a server has between SIGTERM and SIGKILL."""
@@ -102,6 +104,62 @@ class LeashedProcess:
         _pipe(self._supervisor.stdin).close()
         self._supervisor.wait(timeout=self._grace + 10.0)
         _pipe(self._supervisor.stdout).close()
+
+
+class LeashedServer(ABC):
+    """A server for tests and demonstrations: what can be done to its process, whatever it serves.
+
+    Used as a context manager, or with :meth:`start` and :meth:`close`.
+    """
+
+    def __init__(self) -> None:
+        self._process: LeashedProcess | None = None
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start the server and wait until it answers."""
+
+    @property
+    def process(self) -> LeashedProcess:
+        """The running process.
+
+        Raises:
+            RuntimeError: it was not started.
+        """
+        if self._process is None:
+            raise RuntimeError(f"{type(self).__name__} is not running: call start() first")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """End the server as a crash would."""
+        self.process.kill()
+
+    def pause(self) -> None:
+        """Freeze the server: connections stay open and are not answered."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        self.process.resume()
+
+    def close(self) -> None:
+        """End the server. Closing twice does nothing."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

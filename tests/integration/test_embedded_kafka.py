@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from journal_client.embedded import EmbeddedKafka, mock_by_client
-from journal_client.errors import JournalError
 from journal_client.leash import LeashedProcess
 from journal_client.pytest_plugin import wait_for
 from tests.servers.kafka import RealKafka
@@ -88,7 +87,7 @@ def test_closing_leaves_no_process() -> None:
 
 
 def test_a_broker_that_was_not_started_says_so() -> None:
-    with pytest.raises(JournalError, match="not running"):
+    with pytest.raises(RuntimeError, match="not running"):
         EmbeddedKafka().kill()
 
 

@@ -17,13 +17,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from journal_client.leash import LeashedProcess
+from journal_client.leash import LeashedProcess, LeashedServer
 
 HERE = Path(__file__).parent
 LIB = HERE / "lib"
@@ -58,14 +57,14 @@ share.coordinator.state.topic.min.isr=1
 """
 
 
-class RealKafka:
+class RealKafka(LeashedServer):
     """Apache Kafka in a child process that ends with this one; a context manager like ``EmbeddedKafka``.
 
     Unlike that one it can be killed and started again with its data, on the same port.
     """
 
     def __init__(self) -> None:
-        self._process: LeashedProcess | None = None
+        super().__init__()
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._port = 0
 
@@ -95,27 +94,10 @@ class RealKafka:
         """The address to give to clients, ``host:port``; the same after :meth:`restart`."""
         return f"127.0.0.1:{self._port}"
 
-    @property
-    def pid(self) -> int:
-        """Process id of the broker."""
-        return self._running.pid
-
-    def kill(self) -> None:
-        """End the broker as a crash would."""
-        self._running.kill()
-
     def restart(self) -> None:
         """Start the broker again with its data; stops it first if it runs."""
-        self._running.close()
+        self.process.close()
         self._launch()
-
-    def pause(self) -> None:
-        """Freeze the broker: connections stay open and are not answered."""
-        self._running.pause()
-
-    def resume(self) -> None:
-        """Let a paused broker go on."""
-        self._running.resume()
 
     def close(self) -> None:
         """End the broker and delete its data."""
@@ -125,12 +107,6 @@ class RealKafka:
         scratch, self._scratch = self._scratch, None
         if scratch is not None:
             scratch.cleanup()
-
-    @property
-    def _running(self) -> LeashedProcess:
-        if self._process is None:
-            raise RuntimeError("Kafka is not running: call start() first")
-        return self._process
 
     def _launch(self) -> None:
         assert self._scratch is not None
@@ -144,14 +120,6 @@ class RealKafka:
         while not answers(admin):
             if not self._process.running or time.monotonic() > deadline:
                 raise RuntimeError(f"Kafka does not start: {log.read_text(errors='replace')[-2000:]}")
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def install() -> None:
