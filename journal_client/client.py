@@ -111,7 +111,7 @@ class JournalClient:
         self._reports.raise_failure()
         return self.ledger
 
-    # -- the loop --
+    # -- the loop ----------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self._fill()
@@ -346,7 +346,7 @@ class JournalClient:
             self._consumer.pause([TopicPartition(partition.topic, partition.partition)])
         self._assignment.unsettle(partition, target)
 
-    # -- beginning and end --
+    # -- beginning and end -------------------------------------------------------------------------
 
     def _connect(self) -> Consumer:
         try:

@@ -64,8 +64,7 @@ class CountingHandler:
         self._specs: dict[str, CounterSpec] = {}
         self._mirrors: dict[str, Mirror] = {}
 
-    # -- the contract
-    # --------------------------------------------------------------------------------------------
+    # -- the contract ------------------------------------------------------------------------------
 
     def decoder(self, topic: str) -> Callable[[bytes], object] | None:
         """Values are decoded only where a derived counter looks into them."""
@@ -109,8 +108,7 @@ class CountingHandler:
             if rise.spec.name not in broken:
                 rise.mirror.raise_to(rise.registers, rise.ranks)
 
-    # -- counting
-    # ------------------------------------------------------------------------------------------------
+    # -- counting ----------------------------------------------------------------------------------
 
     def _by_counter(self, batch: Batch) -> dict[str, list[bytes]]:
         """The keys of each counter: a topic's own, and the values found inside its messages."""
@@ -174,8 +172,7 @@ class CountingHandler:
             self._mirrors[spec.name] = mirror
         return mirror
 
-    # -- when Redis is not as we left it
-    # -------------------------------------------------------------------------
+    # -- when Redis is not as we left it -----------------------------------------------------------
 
     def _stale(self, batch: Batch, reason: str) -> StalePosition:
         self._forget_mirrors(reason)
