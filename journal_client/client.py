@@ -29,7 +29,7 @@ from journal_client.handler import BatchHandler
 from journal_client.health import Health, HealthServer
 from journal_client.intake import Intake
 from journal_client.ledger import Drop, Ledger
-from journal_client.librdkafka import consumer_config, is_incremental, log, producer_config
+from journal_client.librdkafka import consumer_config, is_incremental, log, producer_config, quiet
 from journal_client.membership import Membership
 from journal_client.metrics import JournalMetrics
 from journal_client.quarantine import FLUSH_TIMEOUT, open_quarantine
@@ -357,7 +357,8 @@ class JournalClient:
         try:
             consumer.list_topics(timeout=self._settings.start_timeout)
         except KafkaException as error:
-            consumer.close()
+            with quiet():  # the one line below says it all
+                consumer.close()
             raise BrokerUnreachable(
                 f"no Kafka broker at {self._settings.brokers} answered within "
                 f"{self._settings.start_timeout:g} s ({error.args[0].str()}); change journal.brokers"

@@ -7,7 +7,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from journal_client.config import GroupProtocol, JournalSettings
@@ -89,6 +90,18 @@ def is_incremental(config: Mapping[str, Any]) -> bool:
 def plain(kafka: Mapping[str, Any]) -> dict[str, Any]:
     """librdkafka wants ``"true"`` and ``"false"``; Python's ``False`` for an SSL flag would read as unset."""
     return {k: str(v).lower() if isinstance(v, bool) else v for k, v in kafka.items()}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the library's own words out of the log, unless everything is logged."""
+    level = log.level
+    if log.getEffectiveLevel() > logging.DEBUG:
+        log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 class RateLimit(logging.Filter):
