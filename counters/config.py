@@ -13,6 +13,7 @@ from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,8 +25,30 @@ from pydantic import (
 
 from journal_client.config import JournalSettings, TopicPart
 
-_STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
-"""Unknown keys are errors, docstrings are the reference, wrong (secret?) values stay out of tracebacks."""
+_STRICT = ConfigDict(
+    extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
+)
+"""Unknown keys are errors, docstrings are the reference, wrong (secret?) values stay out of tracebacks, and
+no time is infinite."""
+
+_YEAR = 366 * 86_400
+
+Seconds = Annotated[float, Field(gt=0, le=_YEAR)]
+"""A time to wait; the limit is far below what a system's clock can be asked to wait for."""
+
+
+def _is_token(token: SecretStr) -> SecretStr:
+    """What a header can carry as it is; others would be cut, refused or read in another encoding."""
+    text = token.get_secret_value()
+    if text != text.strip() or not all(" " <= one <= "~" for one in text):
+        raise ValueError(
+            "holds what no HTTP header can carry; use printable ASCII without a space at its ends"
+        )
+    return token
+
+
+Token = Annotated[SecretStr, AfterValidator(_is_token)]
+"""A secret that travels in a header."""
 
 MIN_PRECISION, MAX_PRECISION = 14, 20
 
@@ -63,7 +86,7 @@ class RedisSettings(BaseModel):
     """First part of every key, written as the hash tag ``{counters}`` so that one atomic write also works
     on a Redis Cluster."""
 
-    timeout: Annotated[float, Field(gt=0)] = 10.0
+    timeout: Seconds = 10.0
     """Seconds to wait for an answer before the batch is kept and tried again."""
 
 
@@ -86,8 +109,9 @@ class ObjectsSettings(BaseModel):
         }
     }
     """Counters of values found inside messages: counter, then object type, then the paths of the fields.
-    Absent and null parts are skipped. A counter that is added later has its topics read again from their
-    beginning."""
+    Absent and null parts are skipped. All workers of a group must have the same: the one that starts last
+    decides, the others stand still until they are restarted. After a change the topics are read again from
+    their beginning."""
 
     on_vanished: OnVanished = OnVanished.REREAD
     """What to do when a counter's key disappeared from Redis: ``reread`` the topics that feed it from their
@@ -151,7 +175,7 @@ class ApiSettings(BaseModel):
     """Serving processes on that port, about one per core. Each reads the counts once per second, whatever the
     number of its clients. With several, scrape ``counters exporter``: ``/metrics`` is that of one of them."""
 
-    token: SecretStr | None = None
+    token: Token | None = None
     """Secret of clients that may change something: ``Authorization: Bearer <token>``, or as the password
     of ``Basic``."""
 
@@ -182,7 +206,7 @@ class HistorySettings(BaseModel):
     password: SecretStr | None = None
     """Password of that user."""
 
-    bearer_token: SecretStr | None = None
+    bearer_token: Token | None = None
     """Token for Prometheus, instead of user and password."""
 
     ca_file: Path | None = None
@@ -191,7 +215,7 @@ class HistorySettings(BaseModel):
     verify: bool = True
     """Whether the certificate of Prometheus is checked at all."""
 
-    timeout: Annotated[float, Field(gt=0)] = 120.0
+    timeout: Seconds = 120.0
     """Seconds for Prometheus to answer everything that one refresh asks."""
 
     metric: Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")] = "counters_objects"
@@ -205,13 +229,13 @@ class HistorySettings(BaseModel):
     """From when on Prometheus is asked: a date (UTC unless it says otherwise) or Unix seconds. Unset: ten
     years back. What was published from before stays in the history."""
 
-    step: Annotated[int, Field(gt=0)] = 43_200
+    step: Annotated[int, Field(gt=0, le=_YEAR)] = 43_200
     """Seconds between two points that Prometheus is asked for."""
 
-    refresh_every: Annotated[float, Field(gt=0)] | None = None
+    refresh_every: Seconds | None = None
     """Seconds between two refreshes. Unset: four hours from Prometheus, five minutes from own samples."""
 
-    sample_every: Annotated[float, Field(ge=1)] = 60.0
+    sample_every: Annotated[float, Field(ge=1, le=_YEAR)] = 60.0
     """Seconds between two samples; they are thinned to one a minute after an hour, one an hour after a day,
     and two a day after 90 days."""
 
@@ -258,7 +282,7 @@ class ExporterSettings(BaseModel):
     port: Annotated[int, Field(ge=0, le=65535)] = 9108
     """Port to listen on."""
 
-    deadline: Annotated[float, Field(gt=0)] = 5.0
+    deadline: Seconds = 5.0
     """Seconds after which a scrape is answered without the counts. Keep it below the ``scrape_timeout`` of
     Prometheus (10 s), which would otherwise see nothing at all."""
 

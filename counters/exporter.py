@@ -168,9 +168,8 @@ def _samples(reading: Reading) -> Iterator[Sample]:
             yield metric, [count.name], value
     if reading.durability is not None:
         yield from _durability_samples(reading.durability)
-    if reading.history is not None and reading.history.refreshed is not None:
-        yield metrics.HISTORY_AGE, [], max(0.0, reading.history.now - reading.history.refreshed)
-        yield metrics.HISTORY_STALE, [], float(reading.history.problem is not None)
+    if reading.history is not None:
+        yield from _history_samples(reading.history)
 
 
 def _figures(count: Count, age: float) -> Iterator[tuple[Metric, float]]:
@@ -195,6 +194,14 @@ def _durability_samples(durability: Durability) -> Iterator[Sample]:
                 yield metrics.REDIS_PERSISTENCE, [mode], float(works)
     if durability.evicting is not None:
         yield metrics.REDIS_EVICTING, [], float(durability.evicting)
+
+
+def _history_samples(history: State) -> Iterator[Sample]:
+    if history.refreshed is not None:
+        yield metrics.HISTORY_AGE, [], max(0.0, history.now - history.refreshed)
+    # One that failed from the start has no age, and is the one that somebody has to look at.
+    if history.refreshed is not None or history.failure is not None:
+        yield metrics.HISTORY_STALE, [], float(history.problem is not None)
 
 
 class StoreReader:
@@ -226,6 +233,7 @@ class Scrapes:
         self._read = read
         self._deadline = deadline
         self._flight: Future[Reading] | None = None
+        self._failed: Future[Reading] | None = None
         self._errors = 0
         self._read_at: float | None = None
 
@@ -237,7 +245,8 @@ class Scrapes:
         now = time.monotonic()
         if reading.problem is None:
             self._read_at = now
-        else:
+        elif flight is not self._failed:  # however many wait for it
+            self._failed = flight
             self._errors += 1
         age = None if self._read_at is None else now - self._read_at
         return replace(reading, age=age, errors=self._errors)

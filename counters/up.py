@@ -42,7 +42,14 @@ _QUICK = {
     "topic.metadata.refresh.interval.ms": 1_000,
 }
 
-_HISTORY = HistorySettings(sample_every=5, refresh_every=10)
+_HISTORY = {
+    "url": None,
+    "username": None,
+    "password": None,
+    "bearer_token": None,
+    "sample_every": 5.0,
+    "refresh_every": 10.0,
+}
 """So that there is one to see within a minute. Whoever tries things out has no Prometheus of these counts."""
 
 _START_TIMEOUT = 20.0
@@ -52,7 +59,7 @@ class System:
     """Everything, as a context manager. ``url`` is where the page is.
 
     Args:
-        settings: what to count and how; addresses and group are replaced.
+        settings: what to count and how; addresses, group, and source and pace of the history are replaced.
         object_types: topics to create before the workers start, so that they join once.
         data: directory for Redis's data and the logs; None: nothing is kept.
         workers: members of the consumer group.
@@ -109,8 +116,9 @@ class System:
             }
         )
         store = self._given.redis.model_copy(update={"url": SecretStr(redis.url)})
+        history = own_history(self._given.history)
         self.settings = self._given.model_copy(
-            update={"journal": journal, "redis": store, "history": _HISTORY}
+            update={"journal": journal, "redis": store, "history": history}
         )
         config = self._write_settings(home)
         self._launch("server", ["serve"], config, home)
@@ -160,6 +168,11 @@ class System:
             if time.monotonic() > deadline:
                 raise CountersError(f"the server at {self.url} did not answer within {_START_TIMEOUT:g} s")
             time.sleep(0.05)
+
+
+def own_history(given: HistorySettings) -> HistorySettings:
+    """``given``, from samples that are taken often; files that are named there are read and written."""
+    return given.model_copy(update=_HISTORY)
 
 
 def _plain(value: object) -> str:

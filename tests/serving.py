@@ -65,7 +65,14 @@ def served(
 @contextmanager
 def serve(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """``counters serve`` in a process of its own, and the address it prints."""
-    command = [sys.executable, "-m", "counters", "serve", "--port", "0", *arguments]
+    with listening("serve", "--port", "0", *arguments, **environment) as started:
+        yield started
+
+
+@contextmanager
+def listening(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``counters`` with these arguments in a process of its own, and the address it prints."""
+    command = [sys.executable, "-m", "counters", *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
     ) as process:

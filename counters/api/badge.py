@@ -12,7 +12,8 @@ HEIGHT, PADDING, GLYPH = 20, 7, 6.6
 font is there."""
 
 FIELD, NUMBER, UNKNOWN = "#3f3a33", "#8c2f1f", "#6d6457"
-"""Behind the label, a number, and no number. White on each has a contrast above 5 : 1."""
+"""Behind the label, a number, and one that is missing or in doubt. White on each has a contrast above
+5 : 1."""
 
 SVG = Template("""\
 <svg xmlns="http://www.w3.org/2000/svg" width="$width" height="$height" role="img" aria-label="$title">
@@ -30,14 +31,22 @@ SVG = Template("""\
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
-def badge(count: Count, label: str | None = None) -> bytes:
-    """The picture of ``count``, under its name or ``label``."""
+def badge(count: Count, label: str | None = None, *, stale: bool = False) -> bytes:
+    """The picture of ``count``, under its name or ``label``; grey, and saying why, if it is in doubt.
+
+    ``stale``: it could not be read again when it should have been.
+    """
     label = count.name.replace("_", " ") if label is None else label
+    label = "".join(one if one.isprintable() else " " for one in label)  # XML allows no control characters
+    doubt = "stale" if stale else "suspect" if count.suspect else ""
+    colour = UNKNOWN if doubt or count.value is None else NUMBER
     if count.value is None:
-        value, title, colour = "unknown", f"{label}: unknown", UNKNOWN
+        value, title = "unknown", f"{label}: unknown"
     else:
         error = round(count.value * count.standard_error)
-        value, title, colour = short(count.value), f"{label}: {count.value:,} ± {error:,}", NUMBER
+        value, title = short(count.value), f"{label}: {count.value:,} ± {error:,}"
+    if doubt:
+        value, title = f"{value} {doubt}", f"{title} ({doubt}, as of {count.as_of:%Y-%m-%d %H:%M} UTC)"
     label_length, value_length = round(len(label) * GLYPH), round(len(value) * GLYPH)
     left, right = label_length + 2 * PADDING, value_length + 2 * PADDING
     return SVG.substitute(

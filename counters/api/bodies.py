@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from datetime import datetime
 
+import msgspec
 from fastapi import HTTPException, Request, Response
 
 from counters.api.latest import View
@@ -50,6 +52,21 @@ class CountBody:
 
 
 @dataclass(frozen=True, slots=True)
+class SingleCountBody(CountBody):
+    """One counter that was asked for alone. ``age_seconds`` and ``stale`` are those of the read."""
+
+    age_seconds: int
+    stale: bool
+
+    @classmethod
+    def within(cls, view: View, count: Count) -> SingleCountBody:
+        """The public form of ``count``, which is one of ``view``."""
+        body = CountBody.of(count)
+        shared = {field.name: getattr(body, field.name) for field in fields(body)}
+        return cls(**shared, age_seconds=int(view.age), stale=view.stale)
+
+
+@dataclass(frozen=True, slots=True)
 class CountsBody:
     """All counters by name. ``age_seconds`` is the time since the read; ``stale``: it should be less."""
 
@@ -57,6 +74,16 @@ class CountsBody:
     age_seconds: int
     stale: bool
     counts: dict[str, CountBody]
+
+
+def counts_tag(counts: Iterable[Count], stale: bool) -> str:
+    """What tells answers about these counts from others. Moments of reading pass without anything having
+    happened, so they are not in it, and every replica gives the same."""
+    shown = [
+        (one.name, one.value, one.standard_error, one.messages, one.updated_at, one.suspect, one.reason)
+        for one in counts
+    ]
+    return f'W/"{hashlib.blake2b(msgspec.json.encode([stale, shown]), digest_size=12).hexdigest()}"'
 
 
 def known(view: View) -> tuple[dict[str, Count], datetime]:
@@ -78,7 +105,12 @@ def no_counter(name: str) -> HTTPException:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Bytes made once and sent often, with a tag that tells them from others."""
+    """Bytes made once and sent often, with a tag that tells them from others.
+
+    Attributes:
+        packed: the same compressed; None where that is not worth it.
+        etag: weak, since it is the same for both.
+    """
 
     content: bytes
     packed: bytes | None
@@ -86,14 +118,15 @@ class Body:
     etag: str
 
     @classmethod
-    def of(cls, content: bytes, media_type: str, *, effort: int = 1) -> Body:
-        """``content``, compressed as well where that is worth it. The tag follows from the bytes alone, so
-        that every replica gives the same.
+    def of(cls, content: bytes, media_type: str, *, effort: int = 1, etag: str | None = None) -> Body:
+        """``content``, compressed as well where that is worth it. The tag follows from the bytes alone unless
+        it is given, so that every replica gives the same.
 
         ``effort`` 1 packs numbers nearly as small as 9 in a tenth of the time; 9 is for what is packed once.
         """
         packed = gzip.compress(content, effort, mtime=0) if len(content) >= WORTH_PACKING else None
-        return cls(content, packed, media_type, f'W/"{hashlib.blake2b(content, digest_size=12).hexdigest()}"')
+        etag = etag or f'W/"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+        return cls(content, packed, media_type, etag)
 
     def answer(self, request: Request, cache_control: str) -> Response:
         """The response to ``request``: 304 if the client has these bytes, compressed if it takes that."""

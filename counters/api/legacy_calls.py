@@ -19,12 +19,17 @@ from counters.api.past import LatestHistory, LoadsHistory
 from counters.api.swh_wire import RpcError, keys_of, try_again
 from counters.config import LegacyApiSettings
 from counters.history import files
+from counters.history.refresh import RefreshBusy
 
 FRESH_SECONDS = 1.0
 """How long an answer waits until what this process wrote has been read again."""
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
-"""Names of counters: what can name a topic."""
+TURN_SECONDS, TURN_LOOK_SECONDS = 10.0, 0.1
+"""How long ``/refresh_history`` waits for a refresh that is running, and how often it looks. Most take a
+second; after a 503 clients try again by themselves."""
+
+_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,200}")
+"""Names of counters: what can name a topic; ``.`` and ``..`` cannot."""
 
 
 class AddsKeys(Protocol):
@@ -165,11 +170,21 @@ class HistoryCalls:
         if self._refresh is None:
             raise RpcError(403, "PermissionError", "this server does not rebuild the history")
         before = self._past.history
-        problem = await asyncio.to_thread(self._refresh)
+        problem = await self._in_turn(self._refresh)
         if problem is not None:
             raise RpcError(503, "RuntimeError", f"refreshing the history failed: {problem}")
         self._past.look_soon()
         await _until(lambda: self._past.history is not before)
+
+    async def _in_turn(self, refresh: Callable[[], str | None]) -> str | None:
+        deadline = time.monotonic() + TURN_SECONDS
+        while True:
+            try:
+                return await asyncio.to_thread(refresh)
+            except RefreshBusy as error:
+                if time.monotonic() >= deadline:
+                    raise try_again(str(error)) from error
+            await asyncio.sleep(TURN_LOOK_SECONDS)
 
     def _check(self, name: object) -> None:
         if not isinstance(name, str) or name not in self._names:

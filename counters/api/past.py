@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -21,8 +24,9 @@ from counters.history.store import History
 
 logger = logging.getLogger(__name__)
 
-KEPT_ANSWERS = 64
-"""Answers kept; the page asks for five ranges, and rounds them so that its readers ask the same."""
+KEPT_BYTES = 16 << 20
+"""Bytes of answers kept. The page asks for five ranges of at most 200 KiB and rounds them, so that its
+readers ask the same; anybody may ask for something else, and that must not fill the memory."""
 
 JOIN_SECONDS = 2.0
 
@@ -106,12 +110,13 @@ class LatestHistory:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which part of the history is wanted, and how finely. ``start`` and ``end`` are Unix seconds."""
+    """Which part of the history is wanted, and how finely. ``start`` and ``end`` are Unix seconds; without
+    ``max_points`` every point is."""
 
     types: tuple[str, ...]
     start: int | None
     end: int | None
-    max_points: int
+    max_points: int | None
     method: Method
 
 
@@ -141,48 +146,70 @@ class HistoryBody:
 
 
 class HistoryAnswers:
-    """Makes answers and keeps the last ones; safe to call from several threads."""
+    """Makes the answers in JSON, one after the other on a thread of its own, and keeps the last ones.
 
-    def __init__(self, keep: int = KEPT_ANSWERS) -> None:
+    Who asks for what is just being made waits for that, and however many different questions are asked at
+    once, one is worked on. For one event loop.
+    """
+
+    def __init__(self, keep: int = KEPT_BYTES) -> None:
         self._keep = keep
         self._kept: OrderedDict[tuple[object, ...], Body] = OrderedDict()
         self._lock = threading.Lock()
+        self._maker = ThreadPoolExecutor(1, "history-answers")
 
-    def json(self, history: History | None, question: Question) -> Body:
-        """The answer as JSON."""
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that the kept answers take."""
+        with self._lock:
+            return sum(map(_size, self._kept.values()))
 
-        def make() -> Body:
-            series = {name: Points.of(one) for name, one in selected(history, question)}
-            refreshed_at = None if history is None else history.refreshed_at
-            body = HistoryBody(refreshed_at, history is None or history.stale, series)
-            return Body.of(msgspec.json.encode(body), "application/json")
+    async def json(self, history: History | None, question: Question) -> Body:
+        """The answer to ``question``."""
+        key = (history and history.version, question)
+        body = self._look(key)
+        if body is None:
+            loop = asyncio.get_running_loop()
+            body = await loop.run_in_executor(self._maker, self._make, key, history, question)
+        return body
 
-        return self._once(("json", history and history.version, question), make)
-
-    def csv(self, history: History | None, question: Question, write: Callable[..., bytes]) -> Body:
-        """The answer as a table, by ``write``."""
-
-        def make() -> Body:
-            return Body.of(write(selected(history, question)), "text/csv; charset=utf-8; header=present")
-
-        return self._once(("csv", history and history.version, question), make)
-
-    def _once(self, key: tuple[object, ...], make: Callable[[], Body]) -> Body:
+    def _look(self, key: tuple[object, ...]) -> Body | None:
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
-                return self._kept[key]
-        body = make()
+            return self._kept.get(key)
+
+    def _make(self, key: tuple[object, ...], history: History | None, question: Question) -> Body:
+        body = self._look(key)  # it may have been made while this question waited
+        if body is not None:
+            return body
+        series = {name: Points.of(one) for name, one in selected(history, question)}
+        refreshed_at = None if history is None else history.refreshed_at
+        content = HistoryBody(refreshed_at, history is None or history.stale, series)
+        body = Body.of(msgspec.json.encode(content), "application/json")
         with self._lock:
             self._kept[key] = body
-            while len(self._kept) > self._keep:
-                self._kept.popitem(last=False)
+            size = sum(map(_size, self._kept.values()))
+            while size > self._keep:
+                size -= _size(self._kept.popitem(last=False)[1])
         return body
 
 
-def selected(history: History | None, question: Question) -> Iterable[tuple[str, Series]]:
+def _size(body: Body) -> int:
+    return len(body.content) + len(body.packed or b"")
+
+
+def tag(history: History | None, question: Question) -> str:
+    """What tells the answer to ``question`` from others, without making it; every replica gives the same."""
+    version = "none" if history is None else history.version
+    return f'W/"{version}-{hashlib.blake2b(repr(question).encode(), digest_size=8).hexdigest()}"'
+
+
+def selected(history: History | None, question: Question) -> Iterator[tuple[str, Series]]:
     """The series that are asked for, cut and thinned; empty where nothing is known."""
     for name in question.types:
         series = Series.of() if history is None else history.series.get(name, Series.of())
         part = clip(series, question.start, question.end)
-        yield name, downsample(part, question.max_points, question.method)
+        if question.max_points is not None:
+            part = downsample(part, question.max_points, question.method)
+        yield name, part

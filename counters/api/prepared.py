@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from counters.api.bodies import CountBody, CountsBody, tagged
+from counters.api.bodies import CountBody, CountsBody, SingleCountBody, counts_tag, tagged
 from counters.api.latest import LatestCounts, View
 from counters.api.problem import CORS_HEADERS, SECURITY_HEADERS
 
@@ -21,8 +20,6 @@ COUNTS = "/api/v1/counts"
 CACHING = "public, max-age=1"
 """Fresh for a second, so that a cache in front of many viewers asks once per second; then revalidated."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -30,13 +27,18 @@ class Prepared:
 
     Attributes:
         key: another one means another view.
-        etag: of every body; the store's clock is in it, so that replicas that read at once agree.
         bodies: JSON by path.
+        etags: the tag of each; see :func:`~counters.api.bodies.counts_tag`.
     """
 
     key: tuple[float, bool, int]
-    etag: str
     bodies: Mapping[str, bytes]
+    etags: Mapping[str, str]
+
+    @property
+    def etag(self) -> str:
+        """The tag of all counts together."""
+        return self.etags[COUNTS]
 
 
 class PreparedCounts:
@@ -44,7 +46,7 @@ class PreparedCounts:
 
     def __init__(self, latest: LatestCounts) -> None:
         self._latest = latest
-        self._prepared = Prepared((0.0, True, 0), "", {})
+        self._prepared = Prepared((0.0, True, 0), {}, {})
 
     def current(self) -> Prepared:
         """The answers about what is known now; none before the first successful read."""
@@ -70,7 +72,7 @@ class FastPath:
                 prepared = self._prepared.current()
                 body = prepared.bodies.get(path)
                 if body is not None:
-                    await self._answer(scope, send, prepared.etag, body)
+                    await self._answer(scope, send, prepared.etags[path], body)
                     return
         await self._app(scope, receive, send)
 
@@ -99,10 +101,12 @@ def _headers(etag: str) -> list[tuple[bytes, bytes]]:
 
 def _prepare(view: View, key: tuple[float, bool, int]) -> Prepared:
     if view.counts is None or view.as_of is None:
-        return Prepared(key, "", {})
+        return Prepared(key, {}, {})
     counts = {name: CountBody.of(count) for name, count in view.counts.items()}
-    body = CountsBody(view.as_of, int(view.age), view.stale, counts)
-    bodies = {f"{COUNTS}/{name}": msgspec.json.encode(count) for name, count in counts.items()}
-    bodies[COUNTS] = msgspec.json.encode(body)
-    stale = f"-stale-{int(view.age)}" if view.stale else ""
-    return Prepared(key, f'W/"{(view.as_of - _EPOCH) // timedelta(microseconds=1):x}{stale}"', bodies)
+    bodies = {COUNTS: msgspec.json.encode(CountsBody(view.as_of, int(view.age), view.stale, counts))}
+    etags = {COUNTS: counts_tag(view.counts.values(), view.stale)}
+    for name, count in view.counts.items():
+        path = f"{COUNTS}/{name}"
+        bodies[path] = msgspec.json.encode(SingleCountBody.within(view, count))
+        etags[path] = counts_tag([count], view.stale)
+    return Prepared(key, bodies, etags)

@@ -35,6 +35,9 @@ PREFLIGHT_HEADERS = {
 }
 """Scripts of other sites may read. What changes something takes a token and is not for them."""
 
+ASKED = "counters.asked"
+"""Where the scope keeps the method that the client sent, for an answer that would not end by itself."""
+
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
     """One problem document; ``detail`` is for people and says what to do where that is known."""
@@ -97,7 +100,7 @@ class EveryResponse:
             return
 
         # The server drops the body of an answer to HEAD by itself; it knows the method from its own scope.
-        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        inner = {**scope, "method": "GET", ASKED: "HEAD"} if scope["method"] == "HEAD" else scope
         try:
             await self._app(inner, receive, send_with_headers)
         except Exception:

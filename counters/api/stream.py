@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -18,6 +17,7 @@ from fastapi.responses import StreamingResponse
 
 from counters.api.latest import LatestCounts, View
 from counters.api.prepared import COUNTS, PreparedCounts
+from counters.api.problem import ASKED
 
 HEARTBEAT_SECONDS = 15.0
 """Silence after which a sign of life is sent; proxies close what is silent for 30 to 60 seconds."""
@@ -35,16 +35,8 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One state of the counts. ``id`` is what a client that comes back names as the last it has seen."""
-
-    id: str
-    message: bytes
-
-
 class Feed:
-    """The newest event, and a wake-up for everybody who waits for the next."""
+    """The name of the last change, and a wake-up for everybody who waits for the next."""
 
     def __init__(
         self, latest: LatestCounts, prepared: PreparedCounts, heartbeat: float = HEARTBEAT_SECONDS
@@ -52,7 +44,7 @@ class Feed:
         self._latest = latest
         self._prepared = prepared
         self._heartbeat = heartbeat
-        self._event: Event | None = None
+        self._id: str | None = None
         self._shown: object = None
         self._changed = asyncio.Event()
         self._closed = False
@@ -79,13 +71,15 @@ class Feed:
         self._wake()
 
     async def follow(self, last_id: str) -> AsyncIterator[bytes]:
-        """The messages for one client, the state now first unless it is the one it has seen."""
+        """The messages for one client: first the state now, or that it is still the one it has seen."""
         yield b"retry: %d\n\n" % RETRY_MILLISECONDS
+        if last_id and last_id == self._id:
+            yield self._sign_of_life()
         while not self._closed:
-            changed, event = self._changed, self._event
-            if event is not None and event.id != last_id:
-                last_id = event.id
-                yield event.message
+            changed, newest = self._changed, self._id
+            if newest is not None and newest != last_id:
+                last_id = newest
+                yield self._state(newest)
                 continue
             try:
                 await asyncio.wait_for(changed.wait(), self._heartbeat)
@@ -104,19 +98,21 @@ class Feed:
         if shown == self._shown:
             return
         self._shown = shown
-        prepared = self._prepared.current()
-        identity = prepared.etag.strip('W/"')
-        body = prepared.bodies[COUNTS]
-        self._event = Event(identity, b"id: %b\nevent: counts\ndata: %b\n\n" % (identity.encode(), body))
+        self._id = self._prepared.current().etag.strip('W/"')
         self._wake()
 
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def _state(self, identity: str) -> bytes:
+        # Not the bytes of the change: whoever comes later would be told an age that has passed.
+        body = self._prepared.current().bodies[COUNTS]
+        return b"id: %b\nevent: counts\ndata: %b\n\n" % (identity.encode(), body)
+
     def _sign_of_life(self) -> bytes:
         view = self._latest.view()
-        state = msgspec.json.encode({"as_of": view.as_of, "stale": view.stale})
+        state = msgspec.json.encode({"as_of": view.as_of, "age_seconds": int(view.age), "stale": view.stale})
         # The comment is for proxies, the event for readers who want to know that nothing changed.
         return b": heartbeat\nevent: unchanged\ndata: %b\n\n" % state
 
@@ -132,7 +128,9 @@ def router(feed: Feed) -> APIRouter:
     )
     async def stream(request: Request) -> Response:
         """Server-sent events: `counts` with the body of `/api/v1/counts` now and at every change,
-        `unchanged` with `as_of` and `stale` after 15 seconds without one."""
+        `unchanged` with `as_of`, `age_seconds` and `stale` after 15 seconds without one."""
+        if request.scope.get(ASKED) == "HEAD":
+            return StreamingResponse(iter(()), headers=HEADERS, media_type="text/event-stream")
         seen = request.headers.get("last-event-id", "")
         return StreamingResponse(feed.follow(seen), headers=HEADERS, media_type="text/event-stream")
 

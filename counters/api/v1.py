@@ -14,17 +14,19 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response, Security
+from fastapi.responses import StreamingResponse
 from fastapi.security import HTTPBearer
 from pydantic import SecretStr, TypeAdapter
 
 from counters.api.badge import badge
-from counters.api.bodies import Body, CountBody, CountsBody, known, no_counter
+from counters.api.bodies import Body, CountsBody, SingleCountBody, counts_tag, known, no_counter, tagged
 from counters.api.latest import LatestCounts
-from counters.api.past import HistoryAnswers, HistoryBody, LatestHistory, Method, Question
+from counters.api.past import HistoryAnswers, HistoryBody, LatestHistory, Method, Question, selected, tag
 from counters.api.prepared import CACHING
 from counters.api.security import CHALLENGE, holds_token
 from counters.api.tables import counts_table, history_table
 from counters.errors import CountersError
+from counters.history.refresh import RefreshBusy
 
 DEFAULT_POINTS, MOST_POINTS = 1_000, 20_000
 """Points per series: what a chart can show, and what is enough for 20 years of 12 hours."""
@@ -57,6 +59,7 @@ def answers(media_type: str, *problems: int) -> dict[int | str, dict[str, Any]]:
 
 
 JSON = "application/json"
+TABLE = "text/csv; charset=utf-8; header=present"
 
 _MEANING = {
     401: "The token is missing or wrong",
@@ -69,7 +72,8 @@ _MEANING = {
 }
 
 Moment = Annotated[
-    str | None, Query(max_length=40, description="ISO 8601 (UTC unless it says otherwise) or Unix seconds")
+    str | None,
+    Query(max_length=40, description="ISO 8601 (UTC unless it says otherwise) or Unix seconds since 1973"),
 ]
 Types = Annotated[
     str | None, Query(max_length=4_000, description="Counters, separated by commas; all if it is left out")
@@ -88,7 +92,7 @@ class HistoryQuery:
     types: str | None
     start: str | None
     end: str | None
-    max_points: int
+    max_points: int | None
     method: Method
 
 
@@ -102,7 +106,7 @@ def counts_router(latest: LatestCounts) -> APIRouter:
         known(latest.view())
         raise HTTPException(404)  # not reached: what is known is answered before
 
-    @routes.get("/counts/{type}", response_model=CountBody, responses=answers(JSON, 404, 422, 503))
+    @routes.get("/counts/{type}", response_model=SingleCountBody, responses=answers(JSON, 404, 422, 503))
     async def count(type: str) -> Response:
         """One counter."""
         known(latest.view())
@@ -111,9 +115,10 @@ def counts_router(latest: LatestCounts) -> APIRouter:
     @routes.get("/counts.csv", response_class=Response, responses=answers("text/csv", 503))
     async def table(request: Request) -> Response:
         """Every counter as a table."""
-        counters, _ = known(latest.view())
-        body = Body.of(counts_table(counters.values()), "text/csv; charset=utf-8; header=present")
-        return body.answer(request, CACHING)
+        view = latest.view()
+        counters, _ = known(view)
+        etag = counts_tag(counters.values(), view.stale)
+        return Body.of(counts_table(view), TABLE, etag=etag).answer(request, CACHING)
 
     @routes.get(
         "/badge/{type}.svg", response_class=Response, responses=answers("image/svg+xml", 404, 422, 503)
@@ -126,10 +131,12 @@ def counts_router(latest: LatestCounts) -> APIRouter:
         ] = None,
     ) -> Response:
         """One counter as a small picture."""
-        counters, _ = known(latest.view())
+        view = latest.view()
+        counters, _ = known(view)
         if type not in counters:
             raise no_counter(type)
-        return Body.of(badge(counters[type], label), "image/svg+xml").answer(request, BADGE_CACHING)
+        picture = badge(counters[type], label, stale=view.stale)
+        return Body.of(picture, "image/svg+xml").answer(request, BADGE_CACHING)
 
     return routes
 
@@ -156,8 +163,7 @@ def history_router(latest: LatestCounts, past: LatestHistory) -> APIRouter:
     ) -> Response:
         """Past values of counters. Gaps stay gaps: nothing is invented where nothing was measured."""
         question = asked(HistoryQuery(types, start, end, max_points, method))
-        # On a thread: twenty years of ten counters are tens of milliseconds that nobody else should wait.
-        body = await asyncio.to_thread(made.json, past.history, question)
+        body = await made.json(past.history, question)
         return body.answer(request, HISTORY_CACHING)
 
     @routes.get("/history.csv", response_class=Response, responses=answers("text/csv", 404, 422, 503))
@@ -166,13 +172,16 @@ def history_router(latest: LatestCounts, past: LatestHistory) -> APIRouter:
         types: Types = None,
         start: Annotated[Moment, Query(alias="from")] = None,
         end: Annotated[Moment, Query(alias="to")] = None,
-        max_points: MaxPoints = MOST_POINTS,
+        max_points: MaxPoints | None = None,
         method: How = "lttb",
     ) -> Response:
-        """Past values of counters as a table, in full unless `max_points` says otherwise."""
-        question = asked(HistoryQuery(types, start, end, max_points, method))
-        body = await asyncio.to_thread(made.csv, past.history, question, history_table)
-        return body.answer(request, HISTORY_CACHING)
+        """Past values of counters as a table, every point unless `max_points` says otherwise."""
+        known, question = past.history, asked(HistoryQuery(types, start, end, max_points, method))
+        headers = {"cache-control": HISTORY_CACHING, "etag": tag(known, question)}
+        if tagged(request.headers.get("if-none-match", ""), headers["etag"]):
+            return Response(status_code=304, headers=headers)
+        lines = history_table(selected(known, question))
+        return StreamingResponse(lines, headers=headers, media_type=TABLE)
 
     return routes
 
@@ -187,7 +196,7 @@ def refresh_router(
         "/history/refresh",
         status_code=204,
         response_class=Response,
-        responses={s: d for s, d in answers(JSON, 401, 403, 404, 502).items() if s != 304},
+        responses={s: d for s, d in answers(JSON, 401, 403, 404, 409, 502).items() if s != 304},
         dependencies=[Security(HTTPBearer(scheme_name="token", auto_error=False))],
     )
     async def refresh_history(request: Request) -> Response:
@@ -200,6 +209,8 @@ def refresh_router(
             raise HTTPException(404, "this server has no history to refresh")
         try:
             problem = await asyncio.to_thread(refresh)
+        except RefreshBusy as error:
+            raise HTTPException(409, f"{error}; try again when it is done", {"retry-after": "1"}) from error
         except CountersError as error:
             problem = str(error)
         if problem is not None:
@@ -230,20 +241,23 @@ def _moment(parameter: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            # '+' in a query that was not escaped arrives as a space.
-            moment = datetime.fromisoformat(re.sub(r"(T\S*) (\d\d:?\d\d)$", r"\1+\2", text))
-            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
-            seconds = float("nan")
-    if not abs(seconds) < _FAR:
+        return int(float(text) if _SECONDS.fullmatch(text) else _date(text).timestamp())
+    except (ValueError, OverflowError) as error:
         raise HTTPException(
             422, f"{parameter} is {text!r}, neither a date (2026-11-30T21:00Z) nor Unix seconds"
-        )
-    return int(seconds)
+        ) from error
 
 
-_FAR = 1e11
-"""Seconds; beyond any date, and within 64 bits."""
+def _date(text: str) -> datetime:
+    if _YEAR_OR_MONTH.fullmatch(text):
+        text = f"{text}-01-01"[:10]
+    # '+' in a query that was not escaped arrives as a space.
+    moment = datetime.fromisoformat(re.sub(r"(T\S*) (\d\d:?\d\d)$", r"\1+\2", text))
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+_SECONDS = re.compile(r"\d{9,11}(\.\d*)?")
+"""Unix seconds from 1973 on; fewer digits are a year (2026) or a date in the basic format (20261130)."""
+
+_YEAR_OR_MONTH = re.compile(r"\d{4}(-\d\d)?")
+"""What ISO 8601 allows to leave out; it means the beginning."""

@@ -7,7 +7,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+"""What is no field of its own; ``color_message`` is the message again, from uvicorn, for terminals."""
 
 
 class LineFormatter(logging.Formatter):

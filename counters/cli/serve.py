@@ -53,7 +53,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
     backend = Backend(
         writer=DirectWriter(store, settings.objects, journal.prefix),
         history=HistoryStore(redis, prefix),
-        refresh=lambda: refresher.refresh().problem,
+        refresh=refresher.refresh_on_request,
     )
     try:
         with keep_history(settings, redis, refresher):

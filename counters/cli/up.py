@@ -29,7 +29,8 @@ def up(
     """Everything at once on embedded servers, for one machine.
 
     Starts Kafka, Redis, workers and the page, and publishes the objects of git repositories (the one it
-    stands in if none is named). Ctrl-C ends it all.
+    stands in if none is named). Ctrl-C ends it all. Of the settings, the addresses of servers, the consumer
+    group, and the source and pace of the history do not apply.
     """
     from counters.api.server import bind
     from counters.cli.load import publish

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from counters.errors import InputError
-from counters.history.series import Series
+from counters.history.series import TIMES_END, Series
 
 
 def encode(series: Mapping[str, Series]) -> bytes:
@@ -74,7 +74,13 @@ def _series(name: str, points: object) -> Series:
         raise ValueError(f"{name!r} is not a list of pairs of milliseconds and count")
     if not np.isfinite(table[:, 0]).all():
         raise ValueError(f"{name!r} has a point without a time")
-    return Series((table[:, 0] // 1000).astype(np.int64), table[:, 1])
+    seconds = table[:, 0] // 1000
+    absurd = (seconds < 0) | (seconds >= TIMES_END)
+    if absurd.any():
+        raise ValueError(
+            f"{name!r} has a point at {table[absurd][0, 0]:g}, which is not milliseconds since 1970"
+        )
+    return Series(seconds.astype(np.int64), table[:, 1])
 
 
 def _sync_directory(directory: Path) -> None:

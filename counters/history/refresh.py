@@ -65,6 +65,10 @@ class Result(StrEnum):
     """The history stays as it was."""
 
 
+class RefreshBusy(CountersError):
+    """Another refresh is running."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a refresh did.
@@ -134,6 +138,18 @@ class Refresher:
                 points=sum(map(len, series.values())),
                 seconds=time.monotonic() - began,
             )
+
+    def refresh_on_request(self) -> str | None:
+        """Rebuild the history now; what went wrong, None if nothing did.
+
+        Raises:
+            RefreshBusy: another refresh is running, which may have begun before what the request is about.
+            StoreUnavailable: Redis does not answer.
+        """
+        outcome = self.refresh()
+        if outcome.result is Result.BUSY:
+            raise RefreshBusy("another refresh is running")
+        return outcome.problem
 
     def run(self, stop: threading.Event) -> None:
         """Refresh whenever it is due until ``stop`` is set; what goes wrong is logged."""

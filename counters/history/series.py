@@ -16,6 +16,12 @@ TIERS = ((HOUR, MINUTE), (DAY, HOUR), (90 * DAY, 12 * HOUR))
 interval divides the next, so that thinning often leaves the same points as thinning once."""
 
 
+TIMES_END = 253_402_300_800
+"""Unix seconds of the year 10,000, where dates end."""
+
+VALUES_END = 2.0**63
+"""What counts fit in wherever they go from here."""
+
 PRESELECTED = 4
 """Points per point wanted that the slower method looks at."""
 
@@ -53,11 +59,12 @@ class Series:
 def merge(*sources: Series) -> Series:
     """All points of ``sources``: sorted, one per time; where several have the same time the last source wins.
 
-    Values that are not finite or below 0 are dropped. Nothing is invented where there are none.
+    What cannot be a count at a date is dropped: one absurd point must not keep all others from being
+    published. Nothing is invented where there are none.
     """
     times = np.concatenate([source.times for source in sources])
     values = np.concatenate([source.values for source in sources])
-    good = np.isfinite(values) & (values >= 0)
+    good = (values >= 0) & (values < VALUES_END) & (times >= 0) & (times < TIMES_END)  # NaN is neither
     times, values = times[good], values[good]
     order = np.argsort(times, kind="stable")  # stable: of equal times the last source's comes last
     times, values = times[order], values[order]

@@ -1,15 +1,17 @@
 -- The one atomic write of a flush: compare positions, add keys, store positions, stamp.
 --
 -- KEYS[1]  offsets hash of the group; KEYS[2] stamps hash; KEYS[3] a key for the script's own use;
--- KEYS[4]  registry; KEYS[5..] the strata of every counter of the batch
+-- KEYS[4]  registry; KEYS[5] definitions hash of the group; KEYS[6..] the strata of every counter of the batch
 -- ARGV     a flat list, read from left to right:
+--          n topics,     then n times: topic, the definition of what is looked for in it
 --          n partitions, then n times: field, position the worker last wrote ('' for none), new position
 --          n topics,     then n times: topic, records counted
 --          n counters,   then n times: name, its entry in the registry, number of its strata among KEYS (in order)
 --          n additions,  then n times: counter number, index into KEYS, number of keys, the keys;
 --                        number 0: one HyperLogLog, to be merged
 --
--- Returns  {'ok', counters that could not take keys...} | {'applied'} | {'stale'} | {'vanished', counters...}
+-- Returns  {'ok', counters that could not take keys...} | {'applied'} | {'stale'} | {'redefined'}
+--          | {'vanished', counters...}
 --          'applied': this very batch was written before, its answer got lost.
 local CHUNK = 4000 -- unpack() takes about 8,000 values
 
@@ -17,6 +19,20 @@ local at = 0
 local function take()
   at = at + 1
   return ARGV[at]
+end
+
+for _, key in ipairs({1, 2, 4, 5}) do -- later, part of the batch would be written already
+  local kind = redis.call('TYPE', KEYS[key]).ok
+  if kind ~= 'hash' and kind ~= 'none' then
+    return redis.error_reply('FOREIGN ' .. KEYS[key] .. ' holds a ' .. kind .. ', not a hash; delete it')
+  end
+end
+
+for _ = 1, tonumber(take()) do
+  local topic, definition = take(), take()
+  if redis.call('HGET', KEYS[5], topic) ~= definition then
+    return {'redefined'}
+  end
 end
 
 local fields, applied, stale = {}, 0, false
@@ -43,9 +59,13 @@ end
 local topics = {}
 for i = 1, tonumber(take()) do
   topics[i] = {take(), take()}
+  local counted = redis.call('HGET', KEYS[1], topics[i][1])
+  if counted and not tonumber(counted) then
+    return redis.error_reply('FOREIGN ' .. KEYS[1] .. ' holds ' .. counted .. ' for ' .. topics[i][1] .. '; delete it')
+  end
 end
 
-local counters, vanished, key = {}, {'vanished'}, 4
+local counters, vanished, key = {}, {'vanished'}, 5
 for i = 1, tonumber(take()) do
   local name, entry, strata = take(), take(), tonumber(take())
   local registered = redis.call('HGET', KEYS[4], name)

@@ -7,7 +7,8 @@ from datetime import datetime
 
 import msgspec
 
-from counters.config import Layout
+from counters.config import MAX_PRECISION, MIN_PRECISION, Layout
+from counters.errors import StoreError
 
 BASE_PRECISION = 14
 """Index bits of one Redis HyperLogLog (16,384 registers)."""
@@ -45,6 +46,26 @@ class CounterSpec(msgspec.Struct, frozen=True):
         if self.layout is Layout.LEGACY:
             return [self.name]
         return [f"{{{prefix}}}:hll:{self.name}:{self.generation}:{n}" for n in range(self.strata)]
+
+
+def decode_spec(entry: bytes) -> CounterSpec:
+    """The counter behind an entry of the registry.
+
+    Raises:
+        StoreError: it is not one; says why. A precision out of bounds would create keys without end.
+    """
+    try:
+        spec = msgspec.json.decode(entry, type=CounterSpec)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(
+            f"an entry of the registry is not a counter: {error}; delete it from Redis"
+        ) from error
+    if not MIN_PRECISION <= spec.precision <= MAX_PRECISION:
+        raise StoreError(
+            f"counter {spec.name} has precision {spec.precision} in the registry, not {MIN_PRECISION} to "
+            f"{MAX_PRECISION}; delete its entry from Redis"
+        )
+    return spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Keys (the prefix is a hash tag, so that all of it lives on one node of a cluster
     {counters}:registry           hash  counter -> JSON of CounterSpec
     {counters}:hll:<counter>:…    HLL   one per stratum, created when the counter is registered
     {counters}:offsets:<group>    hash  <topic>:<partition> -> next_offset, and <topic> -> records counted
+    {counters}:definitions:<group> hash <topic> -> what is looked for inside its messages, as JSON
     {counters}:stamps             hash  counter -> Unix milliseconds of its last flush, by the server's clock
 
 Records counted live and die with the positions, which is what keeps them exact under replay.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 
 import msgspec
@@ -31,9 +32,9 @@ from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 
-from counters.errors import SketchError
+from counters.errors import SketchError, StoreError
 from counters.objects.sketch import REGISTERS, Registers, read_blob, write_blob
-from counters.objects.spec import CounterSpec
+from counters.objects.spec import CounterSpec, decode_spec
 from counters.redis import AnyRedis
 from journal_client.batch import Partition
 from journal_client.errors import Unavailable
@@ -58,6 +59,10 @@ _EMPTY = write_blob(np.zeros(REGISTERS, np.uint8))
 
 class Stale(Exception):
     """The positions in the store are not those this worker last wrote; nothing was written."""
+
+
+class Redefined(Exception):
+    """Something else is to be looked for in a topic of the batch; nothing was written."""
 
 
 class Vanished(Exception):
@@ -88,11 +93,13 @@ class Flush:
         next_offsets: where reading goes on.
         messages: records counted, per topic.
         additions: one per counter that the batch feeds, also when no key is left to send.
+        definitions: what was looked for, per topic.
     """
 
     next_offsets: Mapping[Partition, int]
     messages: Mapping[str, int]
     additions: Sequence[Addition]
+    definitions: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class CounterStore:
@@ -108,6 +115,7 @@ class CounterStore:
         self._stamps = f"{{{prefix}}}:stamps"
         self._offsets = f"{{{prefix}}}:offsets:{group}"
         self._merging = f"{{{prefix}}}:merging:{group}"
+        self._definitions = f"{{{prefix}}}:definitions:{group}"
         self._expected: dict[Partition, int | None] = {}
         self._entries: dict[str, bytes] = {}
         self._failures = 0
@@ -115,6 +123,7 @@ class CounterStore:
         self._flush = client.register_script(script["flush"])
         self._register = client.register_script(script["register"])
         self._repair = client.register_script(script["repair"])
+        self._define = client.register_script(script["define"])
 
     def ping(self) -> None:
         """Whether the server answers at all."""
@@ -132,7 +141,7 @@ class CounterStore:
                 args=[spec.name, msgspec.json.encode(spec), _EMPTY, *topics],
             )
         self._entries[spec.name] = answer
-        return msgspec.json.decode(answer, type=CounterSpec)
+        return decode_spec(answer)
 
     def registers(self, spec: CounterSpec) -> list[Registers | None]:
         """The registers of each stratum; None where the key is missing.
@@ -158,10 +167,20 @@ class CounterStore:
             return {}, False
         with self._available():
             answer = self._client.hmget(self._offsets, [_field(p) for p in wanted])
-        stored = {p: None if raw is None else int(raw) for p, raw in zip(wanted, answer, strict=True)}
+        stored = {p: self._position(p, raw) for p, raw in zip(wanted, answer, strict=True)}
         moved = any(p in self._expected and self._expected[p] != offset for p, offset in stored.items())
         self._expected.update(stored)
         return stored, moved
+
+    def _position(self, partition: Partition, raw: bytes | str | None) -> int | None:
+        if raw is None:
+            return None
+        try:
+            return int(raw)
+        except ValueError:
+            raise StoreError(
+                f"{self._offsets} holds {raw!r} for {partition}, not an offset; delete it from Redis"
+            ) from None
 
     def missing(self, specs: Collection[CounterSpec]) -> list[CounterSpec]:
         """The counters that lost at least one key, or their entry in the registry."""
@@ -180,11 +199,13 @@ class CounterStore:
             The counters whose keys hold something that is not a HyperLogLog.
 
         Raises:
-            Stale, Vanished: nothing was written.
+            Stale, Redefined, Vanished: nothing was written.
         """
         keys, arguments = self._encode(flush)
         with self._available():
             status, *names = self._flush(keys=keys, args=arguments)
+        if status == b"redefined":
+            raise Redefined
         if status == b"stale":
             raise Stale
         if status == b"vanished":
@@ -204,6 +225,37 @@ class CounterStore:
             anew = msgspec.json.encode(msgspec.structs.replace(spec, adopted=False, epoch=spec.epoch + 1))
             return bool(self._repair(keys=keys, args=[_EMPTY, spec.name, anew, *forget]))
 
+    def definitions(self, topics: Sequence[str]) -> dict[str, bytes | None]:
+        """What is to be looked for in each topic; None where nobody said so yet."""
+        if not topics:
+            return {}
+        with self._available():
+            answer = self._client.hmget(self._definitions, list(topics))
+        return {t: None if raw is None else bytes(raw) for t, raw in zip(topics, answer, strict=True)}  # type: ignore[arg-type]
+
+    def define(
+        self,
+        topic: str,
+        before: bytes | None,
+        after: bytes,
+        *,
+        anew: Sequence[CounterSpec],
+        forget: Sequence[str],
+    ) -> bool:
+        """Say what is to be looked for in ``topic``, empty the counters ``anew``, forget the positions of
+        ``forget``.
+
+        Returns:
+            Whether ``before`` still held; False: nothing was done.
+        """
+        keys = [self._definitions, self._offsets, self._registry]
+        arguments: list[bytes | str | int] = [topic, before or "", after, _EMPTY, len(anew)]
+        for spec in anew:
+            keys += spec.keys(self._prefix)
+            arguments += (spec.name, msgspec.json.encode(msgspec.structs.replace(spec, epoch=spec.epoch + 1)))
+        with self._available():
+            return bool(self._define(keys=keys, args=[*arguments, *forget]))
+
     def forget_positions(self) -> None:
         """Let the next worker of this group read everything again."""
         with self._available():
@@ -211,8 +263,11 @@ class CounterStore:
         self._expected.clear()
 
     def _encode(self, flush: Flush) -> tuple[list[str], list[bytes | str | int]]:
-        keys: list[str] = [self._offsets, self._stamps, self._merging, self._registry]
-        arguments: list[bytes | str | int] = [len(flush.next_offsets)]
+        keys: list[str] = [self._offsets, self._stamps, self._merging, self._registry, self._definitions]
+        arguments: list[bytes | str | int] = [len(flush.definitions)]
+        for topic, definition in flush.definitions.items():
+            arguments += (topic, definition)
+        arguments.append(len(flush.next_offsets))
         for partition, next_offset in flush.next_offsets.items():
             expected = self._expected.get(partition)
             arguments += (_field(partition), "" if expected is None else expected, next_offset)
@@ -244,7 +299,7 @@ class CounterStore:
             raise self._unavailable(error) from error
         except ResponseError as error:
             if not str(error).startswith(_TRANSIENT):
-                raise
+                raise StoreError(f"Redis refuses: {str(error).removeprefix('FOREIGN ')}") from error
             raise self._unavailable(error) from error
         else:
             self._failures = 0
@@ -257,7 +312,7 @@ class CounterStore:
         return Unavailable(f"Redis: {error}", retry_after=min(10.0, 0.25 * 2.0**self._failures))
 
 
-_SCRIPTS = ("flush", "register", "repair")
+_SCRIPTS = ("flush", "register", "repair", "define")
 
 
 def _field(partition: Partition) -> str:

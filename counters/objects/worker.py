@@ -12,13 +12,15 @@ import numpy as np
 
 from counters.config import Layout, ObjectsSettings, OnVanished
 from counters.errors import SketchError
+from counters.objects import definitions
+from counters.objects.definitions import Definition
 from counters.objects.derived import Derived
 from counters.objects.metrics import WorkerMetrics
 from counters.objects.sketch import Indices, Mirror, Registers, hash_keys, locate, sketch_of
 from counters.objects.spec import BASE_PRECISION, CounterSpec
-from counters.objects.store import Addition, CounterStore, Flush, Stale, Vanished
+from counters.objects.store import Addition, CounterStore, Flush, Redefined, Stale, Vanished
 from journal_client.batch import Batch, Partition
-from journal_client.errors import StalePosition
+from journal_client.errors import StalePosition, Unavailable
 from journal_client.handler import Effect
 
 logger = logging.getLogger(__name__)
@@ -26,9 +28,11 @@ logger = logging.getLogger(__name__)
 
 MERGE_FROM = 128
 """Keys for one stratum from which a HyperLogLog of them is sent instead. Redis takes about 1.3 µs for a key
-in a script
-and 100 µs to merge 16,384 registers; a counter that is still small has thousands of keys to send per
-batch."""
+in
+a script and 100 µs to merge 16,384 registers; a small counter has thousands of keys to send per batch."""
+
+
+_NOTHING = Definition(0, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class CountingHandler:
         self._topic_prefix = f"{topic_prefix}."
         self._metrics = metrics
         self._derived = Derived.from_config(settings.derived)
+        self._definitions: dict[str, bytes] = {}
         self._specs: dict[str, CounterSpec] = {}
         self._mirrors: dict[str, Mirror] = {}
 
@@ -71,8 +76,12 @@ class CountingHandler:
         return self._derived.decoder(self._object_type(topic))
 
     def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int | None]:
-        """Where the view stands. Repairs vanished counters first, since that takes positions back."""
-        self._repair_vanished({partition.topic for partition in partitions})
+        """Where the view stands. What takes positions back comes first: other values to look for in a topic,
+        and
+        counters that vanished."""
+        topics = {partition.topic for partition in partitions}
+        self._agree(topics)
+        self._repair_vanished(topics)
         stored, moved = self._store.positions(partitions)
         if moved:
             self._forget_mirrors("the positions in Redis are not those last written")
@@ -89,11 +98,17 @@ class CountingHandler:
             next_offsets=batch.next_offsets,
             messages=batch.counts(),
             additions=[Addition(rise.spec, rise.strata) for rise in rises],
+            definitions={
+                partition.topic: self._definitions[partition.topic] for partition in batch.next_offsets
+            },
         )
         try:
             broken = self._store.flush(flush)
         except Stale:
             raise self._stale(batch, "stale") from None
+        except Redefined:
+            self._agree({partition.topic for partition in batch.next_offsets})
+            raise self._stale(batch, "redefined") from None
         except Vanished as vanished:
             self._repair(vanished.counters)
             raise self._stale(batch, "vanished") from None
@@ -172,6 +187,46 @@ class CountingHandler:
             self._mirrors[spec.name] = mirror
         return mirror
 
+    # -- what to look for ---------------------------------------------------------------------------
+
+    def _agree(self, topics: Collection[str]) -> None:
+        """Come to terms with the other workers about what is looked for in each topic.
+
+        Raises:
+            Unavailable: one that started later looks for something else.
+        """
+        for topic, entry in self._store.definitions(sorted(topics)).items():
+            stored, mine = definitions.decode(entry), definitions.decode(self._definitions.get(topic))
+            wanted = definitions.of_type(self._settings.derived, self._object_type(topic))
+            if entry is not None and stored is not None and stored.counters == wanted:
+                self._definitions[topic] = entry
+            elif mine is not None and stored is not None and stored.number > mine.number:
+                raise Unavailable(
+                    f"a worker that started later looks for {stored.counters} in {topic}, this one for "
+                    f"{wanted}; give all workers of the group the same objects.derived and restart this one",
+                    retry_after=5.0,
+                )
+            else:
+                number = max(d.number for d in (stored, mine, _NOTHING) if d is not None)
+                self._redefine(topic, entry, stored, Definition(number + 1, wanted))
+
+    def _redefine(
+        self, topic: str, entry: bytes | None, stored: Definition | None, wanted: Definition
+    ) -> None:
+        after = definitions.encode(wanted)
+        changed = definitions.redefined(stored.counters, wanted.counters) if stored is not None else []
+        forget = {source for counter in changed for source in self._topics_of(counter)}
+        if stored is not None:
+            forget.add(topic)
+            again = ", ".join(sorted(forget))
+            logger.warning("objects.derived changed for %s: reading %s again", topic, again)
+        specs = [self._spec(counter) for counter in changed]
+        if self._store.define(topic, entry, after, anew=specs, forget=sorted(forget)):
+            self._definitions[topic] = after
+            self._forget_mirrors("objects.derived changed")
+        else:
+            self._agree([topic])  # another worker was faster
+
     # -- when Redis is not as we left it -----------------------------------------------------------
 
     def _stale(self, batch: Batch, reason: str) -> StalePosition:
@@ -201,7 +256,7 @@ class CountingHandler:
             if self._store.repair(spec, topics):
                 self._metrics.vanished.labels(counter).inc()
                 logger.error(
-                    "counter %s lost keys (deleted or evicted); %s",
+                    "counter %s lacks keys in Redis (new, deleted or evicted); %s",
                     counter,
                     f"reading {', '.join(topics)} again" if topics else "counting on from nothing",
                 )

@@ -1,8 +1,9 @@
 // One chart per counter: history, the live number at its end, and the band of two standard errors around it.
 
-import { change, compact, tick, when, whole } from "./format.js";
+import { change, compact, MINUTE, tick, when, whole } from "./format.js";
 
 const POINTS = 400; // per counter; more than a screen shows apart
+const LINE = 3; // of the series that are drawn; before it the edges of the band
 const ERRORS = 2; // standard errors in the band, about 95 % confidence
 const BEFORE = 43200; // seconds asked for beyond both edges, so that lines go on to them; old points are this far apart
 const LEAST = 60; // seconds; the closest a zoom goes
@@ -33,7 +34,7 @@ class Chart {
     this.charts = charts;
     this.paint = colours(this.plot);
     this.plot.addEventListener("keydown", (event) => this.press(event));
-    this.plot.addEventListener("blur", () => this.uplot?.setCursor({ left: -10, top: -10 }));
+    this.plot.addEventListener("blur", () => this.leave());
     this.observer = new ResizeObserver(() => this.uplot?.setSize(this.size()));
     this.observer.observe(this.plot);
   }
@@ -80,12 +81,12 @@ class Chart {
       cursor: {
         y: false,
         drag: { x: true, y: false, setScale: false },
-        points: { size: 7, fill: paint("accent"), one: true },
+        points: { size: (_, series) => (series === LINE ? 7 : 0), width: 0, fill: paint("accent") },
         bind: { dblclick: () => () => this.charts.reset() },
       },
       scales: { x: { time: true }, y: { range: (_, min, max) => padded(min, max) } },
       axes: [
-        { ...axis, grid: { show: false }, space: 64, size: 26, gap: 6,
+        { ...axis, grid: { show: false }, space: apart, size: 26, gap: 6,
           values: (_, ticks, __, ___, step) => ticks.map((at) => tick(at, step)) },
         { ...axis, grid, space: 24, gap: 6, incrs: STEPS,
           size: (_, labels) => 12 + 6.4 * Math.max(3, ...(labels ?? []).map((label) => label.length)),
@@ -165,6 +166,10 @@ class Chart {
     this.uplot.setCursor({ left: this.uplot.valToPos(xs[index], "x"), top: this.uplot.valToPos(ys[index], "y") });
   }
 
+  leave() {
+    this.uplot?.setCursor({ left: -10, top: -10 });
+  }
+
   repaint() {
     this.paint = colours(this.plot);
     this.uplot?.redraw();
@@ -174,6 +179,13 @@ class Chart {
     this.observer.disconnect();
     this.uplot?.destroy();
   }
+}
+
+// Least pixels between labels of the time axis. Those with seconds are longer, and not worth it while those of
+// whole minutes have room.
+function apart(_, __, min, max, width) {
+  const minute = (0.99 * MINUTE * width) / (max - min);
+  return Math.max(64, Math.min(100, minute));
 }
 
 // A little air above and below, never below nothing, and never no height at all.
@@ -226,10 +238,14 @@ export class Charts {
   live(name, at, value, error) {
     const chart = this.charts.get(name);
     if (!chart) return;
-    this.end = Math.max(this.end ?? 0, at);
     chart.error = error;
     chart.live = [at, value];
-    if (chart.history) chart.draw();
+  }
+
+  // The present, by the same clock: later than the newest number where the store does not answer.
+  reach(at) {
+    this.end = Math.max(this.end ?? 0, at);
+    for (const chart of this.charts.values()) if (chart.history) chart.draw();
   }
 
   async load() {
@@ -253,6 +269,7 @@ export class Charts {
     this.span = span;
     this.zoomed = null;
     this.onZoom(false);
+    for (const chart of this.charts.values()) chart.leave();
     return this.load();
   }
 

@@ -6,7 +6,7 @@ const SILENCE = 40000; // milliseconds without a sign of life; the server gives 
 const PATIENCE = 3; // failures in a row after which the stream is given up for a while
 const RETURN = 30000; // milliseconds until it is tried again
 
-// `onCounts` gets the body of /api/v1/counts, `onUnchanged` its as_of and stale, `onLost` nothing.
+// `onCounts` gets the body of /api/v1/counts, `onUnchanged` its as_of, age_seconds and stale, `onLost` nothing.
 export function follow({ onCounts, onUnchanged, onLost }) {
   let source = null, failures = 0, pollTimer, silenceTimer, returnTimer;
 

@@ -22,7 +22,7 @@ const seconds = (moment) => Date.parse(moment) / 1000;
 
 const charts = new Charts({
   types: only,
-  onZoom: (zoomed) => { if (byId("reset")) byId("reset").hidden = !zoomed; },
+  onZoom: (zoomed) => { byId("reset").hidden = !zoomed; },
 });
 
 function setText(element, text) {
@@ -179,7 +179,10 @@ async function reload() {
   }
 }
 
+let told = null; // the counts of the last event
+
 async function onCounts(body) {
+  told = body;
   const names = Object.keys(body.counts);
   const shown = cards();
   const missing = names.length !== shown.size || !names.every((name) => shown.has(name));
@@ -187,10 +190,18 @@ async function onCounts(body) {
   for (const name of cards().keys()) {
     if (body.counts[name]) update(name, body.counts[name], body.age_seconds);
   }
+  charts.reach(seconds(body.as_of) + body.age_seconds);
   moment(body);
   const [first] = cards();
   const top = first && body.counts[first[0]];
   if (top?.value != null && !body.stale) announce(`${first[0]}: ${whole(top.value)}`);
+}
+
+// The same numbers, read again: ages and charts go on.
+function onUnchanged({ as_of, ...state }) {
+  if (!told) return;
+  const counts = Object.entries(told.counts).map(([name, count]) => [name, { ...count, as_of }]);
+  onCounts({ as_of, ...state, counts: Object.fromEntries(counts) });
 }
 
 for (const button of document.querySelectorAll("[data-range]")) {
@@ -201,9 +212,13 @@ for (const button of document.querySelectorAll("[data-range]")) {
     charts.choose(button.dataset.range ? Number(button.dataset.range) : null);
   });
 }
-byId("reset")?.addEventListener("click", () => charts.reset());
+byId("reset").addEventListener("click", () => {
+  charts.reset();
+  // The button is gone now, and the keyboard must not be left nowhere.
+  document.querySelector('[aria-pressed="true"], .embed .plot').focus();
+});
 
 charts.adopt(cards());
 charts.load().catch(() => {});
 setInterval(() => reload().catch(() => {}), RELOAD);
-follow({ onCounts, onUnchanged: moment, onLost: () => status("lost", "No connection", LOST) });
+follow({ onCounts, onUnchanged, onLost: () => status("lost", "No connection", LOST) });

@@ -5,7 +5,6 @@ https://chromedevtools.github.io/devtools-protocol/
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -143,6 +142,14 @@ class Page:
         ]
         self.call("Emulation.setEmulatedMedia", features=wanted)
 
+    def speak(self, locale: str) -> None:
+        """Be that of a reader who writes numbers and dates as in ``de-DE``."""
+        self.call("Emulation.setLocaleOverride", locale=locale)
+
+    def begin_with(self, script: str) -> None:
+        """Run a script in every document before its own."""
+        self.call("Page.addScriptToEvaluateOnNewDocument", source=script)
+
     def press(self, key: str) -> None:
         """Press and release a key."""
         text = {"text": key} if len(key) == 1 else {}
@@ -153,11 +160,6 @@ class Page:
         """Pull the mouse from one point to another."""
         for kind, (x, y) in (("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end)):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
-
-    def screenshot(self, path: Path) -> None:
-        """The whole page, beyond the window, too."""
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def transferred(self) -> int:
         """Bytes received since :meth:`open`, headers and all."""

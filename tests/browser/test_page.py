@@ -2,76 +2,38 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chromium import PROGRAM, Browser, Page, until
-from published import PREFIX, numbered, publish
+from chromium import Browser, Page, until
+from front_page import CONTENT, PLOT, READING, VALUE, charted, number, readable
+from published import numbered, publish
 from redis import Redis
-from serving import publish_history, served
+from serving import served
 
 from counters.embedded import EmbeddedRedis
 from counters.objects.spec import CounterSpec
 
-pytestmark = pytest.mark.skipif(
-    PROGRAM is None and os.environ.get("CI") != "true", reason="needs chromium on PATH"
-)
-
-CONTENT = CounterSpec("content", precision=16)
-BROKEN = CounterSpec("release", precision=14)
-DAY = 86_400
-YEAR = 365 * DAY
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "api.md"
 AXE = Path(__file__).parent / "vendor" / "axe-core" / "axe.min.js"
-PLOT = '[data-counter="content"] .plot'
-READING = '[data-counter="content"] .reading'
-VALUE = '.card[data-counter="content"] data'
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("chromium")) as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser: Browser) -> Page:
-    page = browser.page()
-    page.resize(1280)
-    return page
-
-
-@pytest.fixture
-def address(redis_client: Redis, redis_url: str) -> Iterator[str]:
-    """A server over two counters, one of them damaged, and three years of history."""
-    publish(redis_client, CONTENT, numbered(20_000), messages=123_456, stamp=int(time.time() * 1000))
-    publish(redis_client, BROKEN, [b"a"])
-    redis_client.set(BROKEN.keys(PREFIX)[0], "foreign")
-    now = int(time.time())
-    publish_history(
-        redis_client, content=[(now - 3 * YEAR + n * DAY, 10.0 * n) for n in range(3 * 365)], release=[]
-    )
-    with served(redis_url) as client:
-        yield f"{client.base_url}/".replace("//", "/").replace(":/", "://")
-
-
-def number(page: Page) -> int:
-    return int(page.evaluate(f"Number(document.querySelector('{VALUE}').value)"))
-
-
-def charted(page: Page) -> None:
-    page.wait_for(
-        f"document.querySelector('{PLOT} canvas') && document.querySelector('{READING}').textContent"
-    )
 
 
 def test_numbers_are_written_as_the_reader_writes_them(address: str, page: Page) -> None:
     page.open(address)
-    page.wait_for("document.getElementById('status').dataset.state === 'live'")
+    readable(page)
     page.wait_for(f"document.querySelector('{VALUE}').textContent === '{number(page):,}'")
     assert page.text('[data-counter="content"] [data-field="messages"]') == "123,456"
+
+
+def test_readers_elsewhere_see_their_own_separators(address: str, page: Page) -> None:
+    page.speak("de-DE")
+    page.open(address)
+    readable(page)
+    page.wait_for(f"document.querySelector('{VALUE}').textContent === '{number(page):,}'.replace(',', '.')")
+    assert page.text('[data-counter="content"] [data-field="messages"]') == "123.456"
+    assert page.text('[data-counter="content"] [data-field="percent"]') == "0,41\N{NO-BREAK SPACE}%"
 
 
 def test_numbers_follow_the_stream(address: str, page: Page, redis_client: Redis) -> None:
@@ -195,6 +157,23 @@ def test_a_chart_is_read_and_zoomed_with_the_keyboard(address: str, page: Page) 
     page.wait_for("!document.getElementById('reset').hidden")
     page.press("Escape")
     page.wait_for("document.getElementById('reset').hidden")
+    # nothing is pointed at any more
+    page.wait_for(f"document.querySelector('{READING}').textContent.includes(' since ')")
+
+
+@pytest.mark.parametrize(("path", "next_in_line"), [("", '[aria-pressed="true"]'), ("embed/content", PLOT)])
+def test_who_leaves_the_zoom_with_the_keyboard_is_not_left_nowhere(
+    address: str, page: Page, path: str, next_in_line: str
+) -> None:
+    page.open(address + path)
+    charted(page)
+    page.evaluate(f"document.querySelector('{PLOT}').focus()")
+    page.press("+")
+    page.wait_for("!document.getElementById('reset').hidden")
+    page.evaluate("document.getElementById('reset').focus()")
+    page.press(" ")
+    page.wait_for("document.getElementById('reset').hidden")
+    assert page.evaluate(f"document.activeElement === document.querySelector('{next_in_line}')")
 
 
 @pytest.mark.parametrize("width", [390, 820, 1280, 1920])
@@ -266,6 +245,22 @@ def test_the_embedded_page_follows_as_well(address: str, page: Page, redis_clien
     before = number(page)
     publish(redis_client, CONTENT, numbered(10_000, first=1_000_000))
     until(lambda: number(page) > before + 9_000, "the number stands still")
+
+
+def test_the_documented_frame_shows_all_of_the_embedded_page(address: str, page: Page) -> None:
+    documented = re.search(r"<iframe.*?</iframe>", DOCUMENTED.read_text(encoding="utf-8"), re.DOTALL)
+    assert documented
+    page.call("Page.setBypassCSP", enabled=True)  # of the page around the frame, which is of another site
+    page.open(f"{address}healthz")
+    frame = documented[0].replace("https://counters.example.org/", address)
+    page.evaluate(f"document.body.innerHTML = {frame!r}")
+    inside = "document.querySelector('iframe').contentDocument"
+    page.wait_for(f"!!{inside}.querySelector('canvas') && !!{inside}.querySelector('.reading').textContent")
+    room = f"(({{scrollWidth, scrollHeight}}) => [scrollWidth, scrollHeight])({inside}.documentElement)"
+    assert page.evaluate(room) == [420, 330]
+    page.evaluate(f"{inside}.getElementById('reset').hidden = false")
+    assert page.evaluate(room) == [420, 330]
+    assert page.evaluate(f"{inside}.querySelector('.plot').clientHeight") >= 80
 
 
 def test_the_page_is_light_and_quick_and_without_complaints(address: str, browser: Browser) -> None:

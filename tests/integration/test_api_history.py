@@ -17,6 +17,7 @@ from redis import Redis
 from serving import SETTINGS, publish_history, served
 
 from counters.config import ApiSettings
+from counters.history.refresh import RefreshBusy
 from counters.history.store import HistoryStore
 from counters.objects.spec import CounterSpec
 from journal_client.pytest_plugin import wait_for
@@ -66,10 +67,17 @@ def test_a_type_that_does_not_exist_is_404(client: httpx.Client) -> None:
         ("2023-11-25", "2023-12-05"),
         ("2023-11-25T00:00:00Z", "2023-12-05T01:00+01:00"),
         ("2023-11-25T00:00:00.000Z", "2023-12-05T01:00 01:00"),  # '+' not escaped
+        ("20231125", "20231205"),
+        ("20231125T000000Z", f"{BEGIN + 20 * DAY}.5"),
     ],
 )
 def test_a_part_is_answered_both_ends_included(client: httpx.Client, start: str, end: str) -> None:
     assert series(client, types="content", **{"from": start, "to": end})["content"] == POINTS[10:21]
+
+
+def test_a_year_and_a_month_are_dates_and_not_seconds(client: httpx.Client) -> None:
+    assert series(client, types="content", **{"from": "2024"})["content"] == POINTS[47:]
+    assert series(client, types="content", **{"to": "2023-12"})["content"] == POINTS[:17]
 
 
 @pytest.mark.parametrize("method", ["lttb", "minmax"])
@@ -85,6 +93,8 @@ def test_fewer_points_keep_first_and_last(client: httpx.Client, method: str) -> 
     [
         {"from": "yesterday"},
         {"from": "nan"},
+        {"from": "20231399"},
+        {"from": "86400"},
         {"to": "1e300"},
         {"to": "9999999-01-01"},
         {"from": "2024-01-01", "to": "2023-01-01"},
@@ -208,3 +218,32 @@ def test_a_refresh_that_failed_says_why(redis_client: Redis, redis_url: str) -> 
     with served(redis_url, settings=settings, refresh=lambda: "Prometheus answered 500") as client:
         answer = client.post(f"{URL}/refresh", headers={"authorization": f"Bearer {TOKEN}"})
     assert (answer.status_code, answer.json()["detail"]) == (502, "Prometheus answered 500")
+
+
+def test_a_refresh_that_another_one_keeps_from_running_is_409(redis_client: Redis, redis_url: str) -> None:
+    def busy() -> None:
+        raise RefreshBusy("another refresh is running")
+
+    settings = SETTINGS.model_copy(update=with_token(TOKEN))
+    with served(redis_url, settings=settings, refresh=busy) as client:
+        answer = client.post(f"{URL}/refresh", headers={"authorization": f"Bearer {TOKEN}"})
+    assert (answer.status_code, "another refresh is running" in answer.json()["detail"]) == (409, True)
+
+
+def test_the_table_has_every_point_unless_fewer_are_asked_for(redis_client: Redis, redis_url: str) -> None:
+    points = [(BEGIN + n, float(n * n % 1_000)) for n in range(25_000)]
+    publish_history(redis_client, content=points)
+    with served(redis_url) as client:
+        lines = client.get(f"{URL}.csv").text.splitlines()
+        fewer = client.get(f"{URL}.csv", params={"max_points": 100}).text.splitlines()
+    assert [line.rpartition(",")[2] for line in lines[1:]] == [str(int(value)) for _, value in points]
+    assert len(fewer) == 101
+
+
+def test_the_tag_of_a_table_is_that_of_its_question_and_the_same_everywhere(
+    client: httpx.Client, redis_url: str
+) -> None:
+    tag = client.get(f"{URL}.csv").headers["etag"]
+    with served(redis_url) as replica:
+        assert replica.get(f"{URL}.csv").headers["etag"] == tag
+    assert client.get(f"{URL}.csv", params={"types": "former"}).headers["etag"] != tag

@@ -9,6 +9,8 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -45,11 +47,16 @@ class Stream:
             fields[name] = value.strip()
         raise EOFError
 
-    def value(self) -> int:
-        """The number of content in the next event about counts."""
+    def state(self) -> dict[str, Any]:
+        """What the next event about counts says."""
         while (event := self.next()).get("event") != "counts":
             pass
-        return int(json.loads(event["data"])["counts"]["content"]["value"])
+        said: dict[str, Any] = json.loads(event["data"])
+        return said
+
+    def value(self) -> int:
+        """The number of content in the next event about counts."""
+        return int(self.state()["counts"]["content"]["value"])
 
 
 @contextmanager
@@ -57,6 +64,17 @@ def streaming(client: httpx.Client, last_id: str = "") -> Iterator[Stream]:
     headers = {"last-event-id": last_id} if last_id else {}
     with client.stream("GET", URL, headers=headers) as answer:
         yield Stream(answer)
+
+
+def counts(client: httpx.Client) -> dict[str, Any]:
+    """What who does not follow is told."""
+    said: dict[str, Any] = client.get("/api/v1/counts").json()
+    return said
+
+
+def after(moment: str, seconds: float) -> str:
+    """The moment so many seconds later, as the API writes it."""
+    return (datetime.fromisoformat(moment) + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
 
 
 @pytest.fixture
@@ -107,7 +125,42 @@ def test_a_read_without_a_change_is_no_event(redis_client: Redis, redis_url: str
         _, first, second = asyncio.run(heard())
     assert b"event: counts\n" in first
     assert second.startswith(b": heartbeat\nevent: unchanged\n")
-    assert json.loads(second.partition(b"data: ")[2])["stale"] is False
+    before, now = (json.loads(message.partition(b"data: ")[2]) for message in (first, second))
+    assert (now["stale"], now["age_seconds"]) == (False, 0)
+    assert now["as_of"] > before["as_of"]
+
+
+def test_who_comes_late_is_told_the_moment_of_the_last_read_and_not_of_the_last_change(
+    client: httpx.Client,
+) -> None:
+    first = counts(client)["as_of"]
+    late = after(first, seconds=3)
+    wait_for(lambda: counts(client)["as_of"] >= late)
+    with streaming(client) as stream:
+        told = stream.state()
+    assert told["as_of"] >= late
+    assert told["age_seconds"] == 0
+
+
+def test_who_comes_late_to_a_store_that_is_down_is_told_how_old_the_counts_are(
+    own_redis: Callable[..., EmbeddedRedis],
+) -> None:
+    server = own_redis()
+    with Redis.from_url(server.url) as redis:
+        publish(redis, CONTENT, numbered(10))
+    with served(server.url) as client:
+        server.kill()
+        wait_for(lambda: counts(client)["age_seconds"] >= 3)
+        with streaming(client) as stream:
+            told = stream.state()
+    assert (told["stale"], told["age_seconds"] >= 3) == (True, True)
+
+
+def test_head_is_answered_without_the_stream(client: httpx.Client) -> None:
+    answer = client.head(URL)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    # on the same connection, which an unending answer would hold
+    assert client.get("/healthz").status_code == 200
 
 
 def test_who_comes_back_is_not_told_again_what_it_has_seen(redis_client: Redis, redis_url: str) -> None:
@@ -119,6 +172,7 @@ def test_who_comes_back_is_not_told_again_what_it_has_seen(redis_client: Redis, 
         client.timeout = httpx.Timeout(5, read=0.3)
         with streaming(client, seen) as stream:
             stream.next()
+            assert stream.next()["event"] == "unchanged"
             with pytest.raises(httpx.ReadTimeout):
                 stream.next()
 

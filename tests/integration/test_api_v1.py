@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 import httpx
@@ -16,8 +17,9 @@ from serving import publish_history, served
 
 from counters.api import openapi
 from counters.api.assets import ASSETS
-from counters.api.badge import short
-from counters.objects.spec import CounterSpec
+from counters.api.badge import NUMBER, badge, short
+from counters.embedded import EmbeddedRedis
+from counters.objects.spec import Count, CounterSpec
 from journal_client.pytest_plugin import wait_for
 
 CONTENT = CounterSpec("content", precision=14)
@@ -107,13 +109,9 @@ def test_short_numbers_have_three_digits(number: int, shown: str) -> None:
     ],
 )
 def test_what_the_client_has_is_not_sent_again(client: httpx.Client, path: str) -> None:
-    def unchanged() -> httpx.Response | None:
-        etag = client.get(path).headers["etag"]
-        answer = client.get(path, headers={"if-none-match": f'"other", {etag}'})
-        return answer if answer.status_code == 304 else None  # unless a read came in between
-
-    answer = wait_for(unchanged)
-    assert answer.content == b""
+    etag = client.get(path).headers["etag"]
+    answer = client.get(path, headers={"if-none-match": f'"other", {etag}'})
+    assert (answer.status_code, answer.content) == (304, b"")
     assert answer.headers["access-control-allow-origin"] == "*"
     assert "max-age" in answer.headers["cache-control"]
 
@@ -170,3 +168,50 @@ def test_only_the_embeddable_page_may_be_framed(client: httpx.Client) -> None:
 
 def test_the_committed_description_is_that_of_the_code() -> None:
     assert openapi.main(["--check"]) == 0
+
+
+def test_reading_again_changes_no_tag_and_replicas_agree(client: httpx.Client, redis_url: str) -> None:
+    paths = ("/api/v1/counts", "/api/v1/counts/content", "/api/v1/counts.csv")
+    tags = {path: client.get(path).headers["etag"] for path in paths}
+    before = client.get(paths[0]).json()["as_of"]
+    wait_for(lambda: client.get(paths[0]).json()["as_of"] != before)
+    with served(redis_url) as replica:
+        for path, tag in tags.items():
+            assert client.get(path, headers={"if-none-match": tag}).status_code == 304, path
+            assert replica.get(path).headers["etag"] == tag, path
+
+
+def test_a_counter_that_did_not_change_keeps_its_tag_when_another_does(
+    client: httpx.Client, redis_client: Redis
+) -> None:
+    one, both = (client.get(path).headers["etag"] for path in ("/api/v1/counts/broken", "/api/v1/counts"))
+    publish(redis_client, CONTENT, numbered(3_000))
+    wait_for(lambda: client.get("/api/v1/counts").headers["etag"] != both)
+    assert client.get("/api/v1/counts/broken").headers["etag"] == one
+
+
+def test_what_is_stale_says_so_everywhere(own_redis: Callable[..., EmbeddedRedis]) -> None:
+    server = own_redis()
+    with Redis.from_url(server.url) as redis:
+        publish(redis, CONTENT, numbered(10))
+    with served(server.url) as client:
+        fresh = client.get("/api/v1/counts/content")
+        assert (fresh.json()["stale"], fresh.json()["age_seconds"]) == (False, 0)
+        server.kill()
+        wait_for(lambda: client.get("/api/v1/counts/content").json()["stale"])
+        assert client.get("/api/v1/counts/content").headers["etag"] != fresh.headers["etag"]
+        [row] = csv.DictReader(io.StringIO(client.get("/api/v1/counts.csv").text))
+        assert (row["stale"], row["age_seconds"].isdigit()) == ("true", True)
+        picture = client.get("/api/v1/badge/content.svg").text
+    assert (">10 stale<" in picture, NUMBER in picture) == (True, False)
+
+
+def test_a_badge_of_a_number_that_fell_is_grey_and_says_suspect() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    picture = badge(Count("content", 5, 0.01, updated_at=None, as_of=moment, suspect=True)).decode()
+    assert (">5 suspect<" in picture, NUMBER in picture) == (True, False)
+
+
+def test_a_label_with_control_characters_is_still_a_picture(client: httpx.Client) -> None:
+    answer = client.get("/api/v1/badge/content.svg", params={"label": "a\x00\x1b\ufffeb"})
+    assert ElementTree.fromstring(answer.content).attrib["aria-label"].startswith("a   b: ")

@@ -146,6 +146,11 @@ def test_a_log_record_is_one_line_of_fields(capsys: pytest.CaptureFixture[str]) 
     assert 'level=warning logger=room message="says \\"a=b\\"\\nforged=line" topic=t' in line
 
 
+def test_a_message_with_colours_is_logged_without_them() -> None:
+    record = logging.makeLogRecord({"msg": "started", "color_message": "\x1b[36mstarted"})
+    assert "color" not in LineFormatter(as_json=False).format(record)
+
+
 def test_a_log_record_can_be_json() -> None:
     record = logging.makeLogRecord({"msg": "read %d", "args": (3,), "levelname": "INFO", "partition": 7})
     fields = json.loads(LineFormatter(as_json=True).format(record))

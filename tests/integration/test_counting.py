@@ -199,6 +199,7 @@ def test_only_what_the_journal_feeds_is_registered_and_nothing_else_is_touched(r
         b"{counters}:registry",
         b"{counters}:stamps",
         b"{counters}:offsets:readers",
+        b"{counters}:definitions:readers",
         b"{counters}:hll:content:1:0",
     }
 

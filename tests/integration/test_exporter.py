@@ -133,6 +133,7 @@ def test_scrapes_of_a_frozen_redis_share_one_read(own_redis: Callable[..., Embed
         finally:
             server.resume()
     assert len(reading) == 1
+    assert all("counters_read_errors_total 1.0" in answer.text for answer in answers)
     assert max(answer.elapsed.total_seconds() for answer in answers) < ANSWER_WITHIN + 1
 
 
@@ -212,6 +213,18 @@ def test_the_age_of_the_history_is_published_once_there_is_one(
     found = samples(client)
     assert 0 <= found["counters_history_age_seconds", ""] < 60
     assert found["counters_history_stale", ""] == 1
+
+
+def test_a_history_that_failed_from_the_start_is_stale_and_has_no_age(
+    client: httpx.Client, redis_client: Redis
+) -> None:
+    store = HistoryStore(redis_client, PREFIX)
+    with store.claim("default", 10.0) as claim:
+        assert claim.acquire()
+        store.fail("default", claim, "history.url is wrong")
+    found = samples(client)
+    assert found["counters_history_stale", ""] == 1
+    assert ("counters_history_age_seconds", "") not in found
 
 
 @contextmanager

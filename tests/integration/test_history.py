@@ -204,6 +204,15 @@ def test_a_bad_sample_costs_only_itself(store: HistoryStore, prometheus: Standin
     assert len(points(store)["origin"]) == 10
 
 
+def test_an_absurd_point_costs_only_itself_and_needs_no_one_to_help(
+    store: HistoryStore, prometheus: Standin
+) -> None:
+    good = prometheus.points["content"]
+    prometheus.points["content"] = [*good, (9 * 10**12, "5"), (good[-1][0] + 1, "1e300")]
+    assert refresh(store, prometheus.url).result is Result.REFRESHED
+    assert points(store)["content"] == [(at, float(value)) for at, value in good]
+
+
 def test_a_static_file_comes_first_and_live_points_win(
     store: HistoryStore, prometheus: Standin, tmp_path: Path
 ) -> None:

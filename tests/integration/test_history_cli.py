@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -163,3 +164,37 @@ def test_only_counts_that_can_be_believed_become_history() -> None:
     suspect = Count("suspect", 4, 0.01, updated_at=None, as_of=NOW, suspect=True)
     unreadable = Count("unreadable", None, 0.01, updated_at=None, as_of=NOW)
     assert certain([good, suspect, unreadable]) == {"good": 5}
+
+
+@pytest.mark.usefixtures("sampled")
+def test_a_refresh_beside_another_one_does_nothing_and_exits_with_1(
+    counters: Counters, redis_client: Redis
+) -> None:
+    with HistoryStore(redis_client, PREFIX).claim("default", 60) as claim:
+        assert claim.acquire()
+        done = counters("history", "refresh")
+    assert (done.code, done.out, done.err) == (
+        1,
+        "",
+        "another refresh is running; try again when it is done\n",
+    )
+
+
+def test_a_refresh_that_is_ended_lets_the_next_one_begin(redis_client: Redis, redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        variables = {
+            "COUNTERS_REDIS__URL": redis_url,
+            "COUNTERS_HISTORY__URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
+        }
+        command = [sys.executable, "-m", "counters", "history", "refresh"]
+        with subprocess.Popen(command, env={**os.environ, **variables}, stderr=subprocess.PIPE) as process:
+            try:
+                silent.settimeout(20)
+                connection, _ = silent.accept()  # it holds the claim and asks
+                with connection:
+                    process.send_signal(signal.SIGTERM)
+                    _, errors = process.communicate(timeout=20)
+            finally:
+                process.kill()
+    assert (process.returncode, errors.strip()) == (130, b"counters: interrupted")
+    assert HistoryStore(redis_client, PREFIX).claim("default", 1).acquire()

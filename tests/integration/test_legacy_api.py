@@ -137,7 +137,7 @@ def test_a_record_without_key_costs_the_batch_nothing(client: httpx.Client) -> N
 
 def test_a_name_that_no_topic_could_have_is_refused(client: httpx.Client, redis_client: Redis) -> None:
     before = set(redis_client.keys())
-    for name in ("", "a b", "../content", "{counters}:registry", "a\r\nb", "a\n", "x" * 201):
+    for name in ("", ".", "..", "a b", "../content", "{counters}:registry", "a\r\nb", "a\n", "x" * 201):
         assert error_of(post(client, "/add", collection=name, keys=[b"a"])) == (400, "ValueError")
     assert set(redis_client.keys()) == before
 

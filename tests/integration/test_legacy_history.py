@@ -12,8 +12,10 @@ from old_calls import JSON, call, error_of, post, publish_history, serving
 from published import numbered, publish
 from redis import Redis
 
+from counters.api import legacy_calls
 from counters.config import ApiSettings, LegacyApiSettings
 from counters.embedded import EmbeddedRedis
+from counters.history.refresh import RefreshBusy
 from counters.history.series import Series
 from counters.objects.spec import CounterSpec
 from journal_client.pytest_plugin import wait_for
@@ -169,3 +171,31 @@ def test_a_defect_is_a_500_without_its_story(redis_url: str, caplog: pytest.LogC
         assert error_of(answer) == (500, "RuntimeError")
         assert b"secret" not in answer.content
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_refresh_waits_until_another_one_is_done(redis_client: Redis, redis_url: str) -> None:
+    attempts: list[bool] = []
+
+    def refresh() -> None:
+        attempts.append(True)
+        if len(attempts) < 3:
+            raise RefreshBusy("another refresh is running")
+        publish_history(redis_client)
+
+    with serving(redis_url, refresh=refresh) as client:
+        assert call(client, "/refresh_history", cache_file="history.json") is None
+        assert file_of(client) is not None
+    assert len(attempts) == 3
+
+
+def test_a_refresh_that_gets_no_turn_is_to_be_tried_again(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(legacy_calls, "TURN_SECONDS", 0.2)
+
+    def busy() -> None:
+        raise RefreshBusy("another refresh is running")
+
+    with serving(redis_url, refresh=busy) as client:
+        answer = post(client, "/refresh_history", cache_file="history.json")
+    assert error_of(answer) == (503, "ConnectionError")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from counters.api.v1 import CountBody
+from counters.api.bodies import SingleCountBody
 from counters.cli import COMMANDS, cli
 from counters.objects.spec import CounterSpec
 from counters.settings import load_settings
@@ -63,7 +63,7 @@ def test_every_command_in_the_readme_exists_and_has_help() -> None:
 
 def test_the_answer_shown_has_the_fields_of_the_real_one() -> None:
     shown = json.loads(blocks("json")[0])
-    assert shown.keys() == {field.name for field in fields(CountBody)}
+    assert shown.keys() == {field.name for field in fields(SingleCountBody)}
     assert shown["lower"] == round(shown["value"] * (1 - 2 * shown["standard_error"]))
 
 

@@ -247,3 +247,25 @@ def test_every_setting_is_explained() -> None:
     rows = [line.split(" | ") for line in reference().splitlines() if line.startswith("| `")]
     assert len(rows) > 20
     assert all(len(cells) == 4 and len(cells[3]) > 10 for cells in rows)
+
+
+@pytest.mark.parametrize(
+    "setting", ["redis.timeout", "history.timeout", "history.refresh_every", "history.sample_every",
+                "exporter.deadline"]
+)  # fmt: skip
+@pytest.mark.parametrize("endless", [".inf", ".nan", "1.0e+300"])
+def test_a_time_without_an_end_is_refused(settings_file: Path, setting: str, endless: str) -> None:
+    section, _, key = setting.partition(".")
+    settings_file.write_text(f"{section}: {{{key}: {endless}}}")
+    assert setting in refused(settings_file)
+
+
+@pytest.mark.parametrize("setting", ["api.token", "history.bearer_token"])
+@pytest.mark.parametrize("token", ["invented\\r\\nx: y", "invent\u00e9d", " invented", "invented\\0"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(
+    settings_file: Path, setting: str, token: str
+) -> None:
+    section, _, key = setting.partition(".")
+    settings_file.write_text(f'{section}: {{{key}: "{token}"}}')
+    line = refused(settings_file)
+    assert (setting in line, "printable ASCII" in line, "invent" in line) == (True, True, False)

@@ -41,6 +41,9 @@ def test_a_file_with_nan_is_read(tmp_path: Path) -> None:
         ('{"content": [[1, 2], [3]]}', "'content' is not a list of pairs"),
         ('{"content": {"a": 1}}', "'content' is not a list of pairs"),
         ('{"content": [[null, 2]]}', "a point without a time"),
+        ('{"content": [[1700000000000000, 2]]}', "not milliseconds"),
+        ('{"content": [[1000, 2], [1e300, 2]]}', "not milliseconds"),
+        ('{"content": [[-5000, 2]]}', "not milliseconds"),
         ("\ufffe", "no history file"),
     ],
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from counters.history.series import DAY, HOUR, MINUTE, Series, clip, downsample, merge, merge_all, thin
 
 NOW = 1_800_000_123
+YEAR_10000 = 253_402_300_800
 
 TIMES = st.integers(0, 2**40)
 POINTS = st.lists(st.tuples(TIMES, st.floats(allow_nan=True, allow_infinity=True)), max_size=30)
@@ -27,7 +28,7 @@ PAST = st.lists(st.integers(NOW - 120 * DAY, NOW), unique=True, max_size=60).map
 
 
 def counts(value: float) -> bool:
-    return math.isfinite(value) and value >= 0
+    return math.isfinite(value) and 0 <= value < 2**63
 
 
 @given(POINTS, POINTS)
@@ -35,7 +36,7 @@ def test_a_merge_has_every_good_point_once_and_in_order(
     first: list[tuple[int, float]], second: list[tuple[int, float]]
 ) -> None:
     merged = merge(Series.of(first), Series.of(second))
-    expected = {at: value for at, value in [*first, *second] if counts(value)}
+    expected = {at: value for at, value in [*first, *second] if counts(value) and at < YEAR_10000}
     assert merged.points() == sorted(expected.items())
 
 
@@ -47,6 +48,13 @@ def test_the_later_source_wins_where_both_have_a_point() -> None:
 def test_a_bad_value_does_not_hide_a_good_one_of_the_same_time() -> None:
     merged = merge(Series.of([(10, 1.0)]), Series.of([(10, math.nan)]))
     assert merged.points() == [(10, 1.0)]
+
+
+@pytest.mark.parametrize(
+    "absurd", [(9 * 10**12, 5.0), (YEAR_10000, 5.0), (-1, 5.0), (20, 1e300), (20, 2.0**63), (20, -1.0)]
+)
+def test_a_point_that_is_no_count_at_a_date_costs_only_itself(absurd: tuple[int, float]) -> None:
+    assert merge(Series.of([(10, 1.0), absurd])).points() == [(10, 1.0)]
 
 
 def test_gaps_stay_gaps() -> None:
