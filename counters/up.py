@@ -7,6 +7,7 @@ twice changes nothing.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
@@ -28,6 +29,7 @@ from counters.embedded import EmbeddedRedis
 from counters.errors import CountersError
 from counters.objects.store import CounterStore
 from counters.redis import connect
+from journal_client.config import GroupProtocol, JournalSettings, OffsetReset
 from journal_client.embedded import EmbeddedKafka
 from journal_client.leash import LeashedProcess
 from journal_client.throttle import Throttle
@@ -59,7 +61,8 @@ class System:
     """Everything, as a context manager. ``url`` is where the page is.
 
     Args:
-        settings: what to count and how; addresses, group, and source and pace of the history are replaced.
+        settings: what to count and how; addresses, group, what one worker alone can use (an HTTP port, an end),
+            and source and pace of the history are replaced.
         object_types: topics to create before the workers start, so that they join once.
         data: directory for Redis's data and the logs; None: nothing is kept.
         workers: members of the consumer group.
@@ -107,14 +110,7 @@ class System:
         home = self._home()
         kafka = self._stack.enter_context(EmbeddedKafka())
         redis = self._stack.enter_context(EmbeddedRedis(None if self._data is None else home / "redis"))
-        journal = self._given.journal.model_copy(
-            update={
-                "brokers": kafka.bootstrap_servers,
-                "group_id": GROUP,
-                "kafka": _QUICK,
-                "batch": self._given.journal.batch.model_copy(update={"max_seconds": 0.25}),
-            }
-        )
+        journal = own_journal(self._given.journal, kafka.bootstrap_servers)
         store = self._given.redis.model_copy(update={"url": SecretStr(redis.url)})
         history = own_history(self._given.history)
         self.settings = self._given.model_copy(
@@ -133,8 +129,15 @@ class System:
             return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="counters-up-")))
         try:
             self._data.mkdir(parents=True, exist_ok=True)
+            lock = self._stack.enter_context((self._data / "lock").open("w"))
         except OSError as error:
-            raise CountersError(f"cannot create {self._data}: {error.strerror}; change --data") from error
+            raise CountersError(f"cannot write to {self._data}: {error.strerror}; change --data") from error
+        try:
+            # Two servers would append to one file. The lock ends with this process, however that ends.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            text = f"{self._data} is in use by another counters up; end that one or change --data"
+            raise CountersError(text) from error
         return self._data
 
     def _write_settings(self, home: Path) -> Path:
@@ -173,6 +176,28 @@ class System:
 def own_history(given: HistorySettings) -> HistorySettings:
     """``given``, from samples that are taken often; files that are named there are read and written."""
     return given.model_copy(update=_HISTORY)
+
+
+def own_journal(given: JournalSettings, brokers: str) -> JournalSettings:
+    """``given``, read from ``brokers`` by several workers that go on until they are told to end.
+
+    They share one settings file: a port or a member's name in it would be taken by the first of them.
+    """
+    return given.model_copy(
+        update={
+            "brokers": brokers,
+            "group_id": GROUP,
+            "group_instance_id": None,
+            "group_protocol": GroupProtocol.CLASSIC,
+            "auto_offset_reset": OffsetReset.EARLIEST,
+            "stop_at_end": False,
+            "stop_after": None,
+            "kafka": _QUICK,
+            "batch": given.batch.model_copy(update={"max_seconds": 0.25}),
+            "http": given.http.model_copy(update={"port": None}),
+            "quarantine": given.quarantine.model_copy(update={"topic": None}),
+        }
+    )
 
 
 def _plain(value: object) -> str:

@@ -29,8 +29,7 @@ class Batch:
         values: for each topic whose handler has a decoder, the decoded values, aligned with ``keys[topic]``.
             None where the record is a tombstone. Topics without a decoder are absent.
         next_offsets: for each partition that moved, where reading goes on after this batch. Includes
-        partitions
-            whose records were all set aside: a batch may have offsets and no keys.
+            partitions whose records were all set aside: a batch may have offsets and no keys.
         size: bytes of keys, and of the values of topics with a decoder.
         newest: the newest record timestamp seen, in milliseconds since the epoch; 0 if unknown.
     """

@@ -22,8 +22,7 @@ logger = logging.getLogger(__name__)
 
 LOOP_DEADLINE = 120.0
 """Seconds without a turn of the loop after which the process is reported dead. Above the longest single wait
-of the
-loop (the store's timeout), below librdkafka's ``max.poll.interval.ms`` of 300 s."""
+of the loop (the store's timeout), below librdkafka's ``max.poll.interval.ms`` of 300 s."""
 
 
 @dataclass(slots=True)

@@ -8,23 +8,20 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-import msgspec
 import numpy as np
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 
-from counters.config import MAX_PRECISION, MIN_PRECISION
-from counters.errors import SketchError, StoreUnavailable
+from counters.errors import SketchError, StoreError, StoreUnavailable
 from counters.objects.sketch import estimate_strata, read_blob
-from counters.objects.spec import Count, CounterSpec
+from counters.objects.spec import Count, CounterSpec, decode_spec
 from counters.redis import AnyRedis
 
 Command = tuple[Any, ...]
 
 FEW = 512
 """Keys per stratum below which the counter is estimated from its registers: rounded stratum by stratum, as
-PFCOUNT
-does, a small counter comes out too low. Above, the roundings cancel out."""
+PFCOUNT does, a small counter comes out too low. Above, the roundings cancel out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +91,11 @@ class CountsReader:
         """The counter's spec, or its name and why the entry is not one."""
         shown = name.decode(errors="replace")
         try:
-            spec = msgspec.json.decode(entry, type=CounterSpec)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return shown, f"its registry entry is not a counter: {error}"
+            spec = decode_spec(entry)
+        except StoreError as error:
+            return shown, str(error)
         if spec.name != shown:
             return shown, f"its registry entry names another counter: {spec.name}"
-        # Also bounds the number of commands a damaged entry can cause.
-        if not MIN_PRECISION <= spec.precision <= MAX_PRECISION:
-            return shown, f"its precision {spec.precision} is not in {MIN_PRECISION}..{MAX_PRECISION}"
         return spec
 
     def _commands(self, spec: CounterSpec) -> Iterator[Command]:
@@ -128,15 +122,14 @@ class CountsReader:
             value, reason = sum(parts), f"vanished: {len(keys) - present} of {len(keys)} strata"
         else:
             value, reason = self._risen(spec, self._sum(spec, parts, stamp))
-        messages = found.offsets.get(f"{self._topic_prefix}.{spec.name}".encode())
         return Count(
             name=spec.name,
             value=value,
             standard_error=spec.standard_error,
-            updated_at=None if stamp is None else datetime.fromtimestamp(int(stamp) / 1000, UTC),
+            updated_at=_time(stamp),
             as_of=found.now,
             suspect=error is None and reason is not None,
-            messages=None if messages is None else int(messages),
+            messages=_number(found.offsets.get(f"{self._topic_prefix}.{spec.name}".encode())),
             reason=reason,
         )
 
@@ -212,6 +205,23 @@ class CountsReader:
             return execute(*command)
         except ResponseError as error:
             return error
+
+
+def _number(field: bytes | None) -> int | None:
+    """The number in a field of a hash; None too where something else is in it: that costs this field only."""
+    try:
+        return None if field is None else int(field)
+    except ValueError:
+        return None
+
+
+def _time(stamp: bytes | None) -> datetime | None:
+    """The time a field holds in Unix milliseconds, None as in :func:`_number`."""
+    milliseconds = _number(stamp)
+    try:
+        return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _unreadable(entry: tuple[str, str], now: datetime) -> Count:

@@ -224,6 +224,23 @@ def test_data_keeps_the_counts_over_a_restart(
     assert abs(second.counts()["content"]["value"] - exact) <= tolerance(exact)
 
 
+def test_data_in_use_is_one_line(up: Callable[..., Up], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    up("--data", data)
+    ended = subprocess.run(
+        [sys.executable, "-m", "counters", "up", "--port", str(free_port()), "--data", str(data)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == (
+        f"counters: {data} is in use by another counters up; end that one or change --data"
+    )
+
+
 def test_there_is_a_history_within_a_minute(up: Callable[..., Up], repositories: list[GitRepository]) -> None:
     system = up(repositories[0].path)
     with system.redis() as client:

@@ -133,6 +133,25 @@ def test_a_damaged_registry_entry_costs_its_own_counter_only(
     assert counts["content"].reason
 
 
+@pytest.mark.parametrize("stamp", [b"yesterday", b"", b"\xff", b"9" * 30])
+def test_a_damaged_stamp_costs_that_time_only(
+    redis_client: Redis, reader: CountsReader, stamp: bytes
+) -> None:
+    publish(redis_client, FLAT, [b"a"])
+    redis_client.hset(f"{{{PREFIX}}}:stamps", FLAT.name, stamp)
+    [count] = reader.read()
+    assert (count.value, count.updated_at, count.reason) == (1, None, None)
+
+
+def test_a_damaged_number_of_messages_costs_that_number_only(
+    redis_client: Redis, reader: CountsReader
+) -> None:
+    publish(redis_client, FLAT, [b"a"])
+    redis_client.hset(f"{{{PREFIX}}}:offsets:{GROUP}", f"{TOPICS}.{FLAT.name}", b"many")
+    [count] = reader.read()
+    assert (count.value, count.messages, count.reason) == (1, None, None)
+
+
 def test_a_count_that_fell_is_suspect_until_it_recovers(redis_client: Redis, reader: CountsReader) -> None:
     publish(redis_client, FLAT, numbered(50))
     assert reader.read()[0].value == 50
