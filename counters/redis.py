@@ -17,6 +17,7 @@ from redis.cluster import ClusterNode
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
 
 from counters.config import RedisSettings
 from counters.errors import SettingsError, StoreUnavailable
@@ -173,12 +174,25 @@ def _client(address: RedisAddress, timeout: float) -> AnyRedis:
         return RedisCluster(startup_nodes=nodes, ssl=tls, **options)
     if address.kind == "sentinel":
         own = {**limits, **address.sentinel, "ssl": tls}
-        sentinel: Any = Sentinel(address.hosts, sentinel_kwargs=own, ssl=tls, **options)  # type: ignore[no-untyped-call]
+        sentinel: Any = _Sentinel(address.hosts, sentinel_kwargs=own, ssl=tls, **options)  # type: ignore[no-untyped-call]
         primary: Redis = sentinel.master_for(address.service)
         return primary
     if address.hosts:
         options["host"], options["port"] = address.hosts[0]
     return Redis.from_pool(ConnectionPool(connection_class=kind, **options))
+
+
+class _Sentinel(Sentinel):
+    """Says in a line's length that no primary was found; redis-py describes every Sentinel's client."""
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        try:
+            found: tuple[str, int] = super().discover_master(service_name)  # type: ignore[no-untyped-call]
+        except MasterNotFoundError as error:
+            _, failed, reason = str(error).rpartition(" - ")
+            text = f"no Sentinel names a primary for {service_name!r}"
+            raise MasterNotFoundError(f"{text} ({reason})" if failed else text) from None
+        return found
 
 
 def _reason(error: Exception) -> str:

@@ -61,8 +61,8 @@ class System:
     """Everything, as a context manager. ``url`` is where the page is.
 
     Args:
-        settings: what to count and how; addresses, group, what one worker alone can use (an HTTP port, an end),
-            and source and pace of the history are replaced.
+        settings: what to count and how; addresses, group, what one worker alone can use (a port, an end), and
+            source and pace of the history are replaced.
         object_types: topics to create before the workers start, so that they join once.
         data: directory for Redis's data and the logs; None: nothing is kept.
         workers: members of the consumer group.

@@ -41,8 +41,8 @@ from journal_client.watch import Watch
 logger = logging.getLogger(__name__)
 
 FETCH = 1_000
-"""Records per ``consume()``. Larger fetches are slower: 1.15 M records/s at 1,000, 0.55 M at 50,000
-(memory)."""
+"""Records per ``consume()``. Larger fetches are slower: 1.15 M records/s at 1,000, 0.55 M at 50,000 (for
+memory)."""
 
 POLL = 0.1
 """Seconds one ``consume()`` waits at most; also how soon a stop request is noticed."""
@@ -67,6 +67,7 @@ class JournalClient:
         self._settings = settings
         self._handler = handler
         self._pid = os.getpid()
+        self._ran = False
         self.ledger = Ledger()
         self.metrics = JournalMetrics(registry or CollectorRegistry(), self.ledger)
         self.health = Health()
@@ -87,6 +88,9 @@ class JournalClient:
             raise FatalError(
                 "this client was made before a fork and would receive nothing; make it in the child"
             )
+        if self._ran:
+            raise FatalError("this client has run already, and its ledger is closed; make another one")
+        self._ran = True
         self._quarantine = open_quarantine(self._settings.quarantine, producer_config(self._settings))
         self._intake = Intake(self._handler, self.ledger, self._quarantine.put)
         http = self._settings.http

@@ -71,7 +71,7 @@ class QuarantineSettings(BaseModel):
 
     model_config = _STRICT
 
-    topic: str | None = None
+    topic: TopicPart | None = None
     """Kafka topic that receives the record with its reason and coordinates as headers."""
 
     file: Path | None = None
@@ -156,7 +156,11 @@ class JournalSettings(BaseModel):
     @field_validator("brokers", mode="before")
     @classmethod
     def _join_brokers(cls, value: object) -> object:
-        return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+        """One string without empty parts, so that nothing but commas is nothing."""
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+            raise ValueError("must be a string or a list of strings")
+        return ",".join(part.strip() for part in parts if part.strip())
 
     @field_validator("object_types", mode="before")
     @classmethod

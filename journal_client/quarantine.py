@@ -46,13 +46,22 @@ class Quarantine(Protocol):
         """Release what is held."""
 
 
-def open_quarantine(settings: QuarantineSettings, producer_config: Mapping[str, Any]) -> Quarantine:
-    """The quarantine the settings ask for; without one, records are only counted and logged."""
+def refuse_two_places(settings: QuarantineSettings) -> None:
+    """A record has one place.
+
+    Raises:
+        ConfigurationError: the settings name a file and a topic.
+    """
     if settings.topic is not None and settings.file is not None:
         raise ConfigurationError(
             f"journal.quarantine.topic ({settings.topic}) and journal.quarantine.file ({settings.file}) "
             "are both set; keep one"
         )
+
+
+def open_quarantine(settings: QuarantineSettings, producer_config: Mapping[str, Any]) -> Quarantine:
+    """The quarantine the settings ask for; without one, records are only counted and logged."""
+    refuse_two_places(settings)
     if settings.topic is not None:
         return TopicQuarantine(settings.topic, producer_config)
     if settings.file is not None:
@@ -79,11 +88,12 @@ class FileQuarantine:
     def __init__(self, path: Path) -> None:
         try:
             self._file = path.open("ab", buffering=0)
+            torn = _is_torn(path)
         except OSError as error:
             raise ConfigurationError(
                 f"cannot open {path}: {error.strerror}; change journal.quarantine.file"
             ) from error
-        self._waiting = bytearray()
+        self._waiting = bytearray(b"\n" if torn else b"")
         self._synced = True
 
     def put(self, message: Message, reason: Skip, detail: str) -> None:
@@ -101,7 +111,7 @@ class FileQuarantine:
         self._waiting += json.dumps(line).encode() + b"\n"
 
     def flush(self, timeout: float) -> None:
-        if self._synced and not self._waiting:
+        if self._synced and not self._waiting.strip():
             return
         self._synced = False
         try:
@@ -144,6 +154,8 @@ class TopicQuarantine:
             raise ConfigurationError(f"journal.kafka: {error.args[0].str()}") from error
         self._waiting: list[_Letter] = []
         """Letters that the producer has not taken, or has given back."""
+        self._reason = ""
+        """Why it gave back the last one."""
 
     def put(self, message: Message, reason: Skip, detail: str) -> None:
         _log(message, reason, detail)
@@ -173,6 +185,7 @@ class TopicQuarantine:
     def _give_back(self, letter: _Letter, error: KafkaError) -> None:
         too_large = error.code() == KafkaError.MSG_SIZE_TOO_LARGE
         self._waiting.append(letter.without_content() if too_large else letter)
+        self._reason = error.str()
 
     def flush(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -183,10 +196,22 @@ class TopicQuarantine:
                 self._send(letter)
             in_flight = self._producer.flush(max(0.0, deadline - time.monotonic()))
         if in_flight or self._waiting:
-            raise Unavailable(f"quarantine topic {self._topic} does not take records", retry_after=1.0)
+            reason = f": {self._reason}" if self._reason else ""
+            raise Unavailable(f"quarantine topic {self._topic} does not take records{reason}")
+        self._reason = ""
 
     def close(self) -> None:
         self._producer.flush(FLUSH_TIMEOUT)
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a crash cut the last line of the file short."""
+    if not path.is_file():  # a pipe or device has no last byte
+        return False
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read(1) not in (b"", b"\n")
 
 
 def _log(message: Message, reason: Skip, detail: str) -> None:

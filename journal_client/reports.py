@@ -94,7 +94,12 @@ class Reports:
         if topic not in self.missing:
             self.missing.add(topic)
             self._metrics.topic_missing.labels(topic).set(1)
-            logger.warning("topic %s does not exist (yet); check journal.prefix, journal.object_types", topic)
+            if topic.startswith("^"):  # the pattern for all of them
+                logger.warning("no topic below %s exists (yet); check journal.prefix", self._settings.prefix)
+            else:
+                logger.warning(
+                    "topic %s does not exist (yet); check journal.prefix, journal.object_types", topic
+                )
 
     def _fatal(self, error: KafkaError) -> FatalError:
         # in the place of a record its code is only "fatal", and the cause is in its text

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 import click
 
-from counters.cli.findings import Finding, Level, Positions, journal_findings, redis_findings
+from counters.cli.findings import (
+    Finding,
+    Level,
+    Positions,
+    journal_findings,
+    redis_findings,
+    settings_findings,
+)
 from counters.config import Settings
 from counters.errors import CountersError
 from counters.redis import connect
@@ -45,7 +52,9 @@ def check(ctx: click.Context, timeout: float, show_settings: bool) -> None:
 
 
 def examine(settings: Settings, timeout: float) -> Iterator[Finding]:
-    """Everything there is to say about the servers these settings name; never raises because of one."""
+    """Everything there is to say about these settings and the servers they name; never raises because of
+    one."""
+    yield from settings_findings(settings)
     store = settings.redis.model_copy(update={"timeout": min(timeout, settings.redis.timeout)})
     positions: Positions = None
     try:

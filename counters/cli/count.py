@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from counters.config import Settings
+
+if TYPE_CHECKING:
+    from counters.objects.store import CounterStore
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +65,7 @@ def count(
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     store = CounterStore(connect(settings.redis), settings.redis.prefix, journal.group_id)
+    _await_redis(store, settings)
     handler = CountingHandler(store, settings.objects, journal.prefix, WorkerMetrics(registry))
     client = JournalClient(journal, handler, registry=registry)
     # A batch is some 100,000 objects without cycles that live until it is written. At its default of 700
@@ -67,3 +73,37 @@ def count(
     gc.set_threshold(50_000, 10, 10)
     with client.stop.on_signals():
         client.run()
+
+
+def _await_redis(store: CounterStore, settings: Settings) -> None:
+    """Return once the server answers. One that is loading or full does: the loop waits for that one.
+
+    Only at the start is a wrong address told from a server that is away for a while.
+
+    Raises:
+        StoreUnavailable: it did not answer in time, or refuses this client.
+    """
+    from redis.exceptions import AuthenticationError, BusyLoadingError, ResponseError
+
+    from counters.errors import StoreError, StoreUnavailable
+    from counters.redis import mask_url
+    from journal_client.errors import Unavailable
+
+    url, limit = mask_url(settings.redis.url.get_secret_value()), settings.journal.start_timeout
+    deadline = time.monotonic() + limit
+    while True:
+        try:
+            return store.ping()
+        except StoreError as error:
+            raise StoreUnavailable(f"{url}: {error}; change redis.url") from error
+        except Unavailable as problem:
+            cause = problem.__cause__
+            if isinstance(cause, AuthenticationError):
+                raise StoreUnavailable(f"{url}: Redis refuses: {cause}; change redis.url") from cause
+            if isinstance(cause, BusyLoadingError | ResponseError):
+                return None
+            left = deadline - time.monotonic()
+            if left <= 0:
+                text = f"no Redis at {url} answered within {limit:g} s ({cause}); change redis.url"
+                raise StoreUnavailable(text) from cause
+            time.sleep(min(left, problem.retry_after))

@@ -1,4 +1,4 @@
-"""What ``counters check`` looks for: first in Redis, then in the journal beside the positions of Redis."""
+"""What ``counters check`` looks for: in the settings, in Redis, and in the journal beside its positions."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import Generator, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-import msgspec
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from counters.config import Settings
-from counters.objects.spec import CounterSpec
+from counters.errors import SettingsError, StoreError
+from counters.objects.derived import Derived
+from counters.objects.spec import CounterSpec, decode_spec
 from counters.redis import AnyRedis, mask_url
 from journal_client.batch import Partition
 from journal_client.config import OnProblem
+from journal_client.errors import ConfigurationError
 from journal_client.librdkafka import shared_config
+from journal_client.quarantine import refuse_two_places
 
 
 class Level(StrEnum):
@@ -46,6 +49,21 @@ _FIXED_IN = {
 """First patch of each series in which a malformed HyperLogLog cannot write out of bounds (CVE-2025-32023)."""
 
 
+# Settings
+
+
+def settings_findings(settings: Settings) -> Iterator[Finding]:
+    """What a worker would refuse although each setting by itself is well-formed."""
+    try:
+        Derived.from_config(settings.objects.derived)
+    except SettingsError as error:
+        yield Finding(Level.FAIL, "objects.derived", _line(error))
+    try:
+        refuse_two_places(settings.journal.quarantine)
+    except ConfigurationError as error:
+        yield Finding(Level.FAIL, "journal.quarantine", _line(error))
+
+
 # Redis
 
 
@@ -58,12 +76,14 @@ def redis_findings(redis: AnyRedis, settings: Settings) -> Generator[Finding, No
         yield from _memory_findings(info)
         yield persistence_finding(info, _save_points(redis))
         yield from _counter_findings(redis, settings.redis.prefix)
-        return _positions(redis, settings)
+        return (yield from _positions(redis, settings))
+    except (ResponseError, AuthenticationError) as error:
+        text = f"{_url(settings)} refuses ({_line(error)}); set redis.url, or the rights of its user"
+        yield Finding(Level.FAIL, "redis", text)
     except (RedisError, OSError) as error:
-        yield Finding(
-            Level.FAIL, "redis", f"{_url(settings)} does not answer ({_line(error)}); set redis.url"
-        )
-        return None
+        text = f"{_url(settings)} does not answer ({_line(error)}); set redis.url"
+        yield Finding(Level.FAIL, "redis", text)
+    return None
 
 
 def _url(settings: Settings) -> str:
@@ -100,7 +120,8 @@ def version_finding(info: Mapping[str, Any]) -> Finding:
 def _memory_findings(info: Mapping[str, Any]) -> Iterator[Finding]:
     if info.get("role") == "slave":
         yield Finding(Level.FAIL, "redis role", "a replica refuses writes; set redis.url to the primary")
-    policy, limit, used = str(info["maxmemory_policy"]), int(info["maxmemory"]), int(info["used_memory"])
+    policy = str(info.get("maxmemory_policy", "unknown"))  # managed servers keep some of it to themselves
+    limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     if policy.startswith("allkeys"):
         text = f"{policy} evicts counters without a word; set maxmemory-policy to noeviction in Redis"
         yield Finding(Level.FAIL, "redis eviction", text)
@@ -141,15 +162,17 @@ def persistence_finding(info: Mapping[str, Any], save_points: str | None) -> Fin
 
 
 def _counter_findings(redis: AnyRedis, prefix: str) -> Iterator[Finding]:
-    registry = redis.hgetall(f"{{{prefix}}}:registry")
+    registry = yield from _fields(redis, f"{{{prefix}}}:registry")
+    if registry is None:
+        return
     if not registry:
         yield Finding(Level.OK, "counters", f"none registered under {prefix} yet")
     for name, entry in sorted(registry.items()):
         subject = f"counter {_text(name)}"
         try:
-            spec = msgspec.json.decode(entry, type=CounterSpec)
-        except msgspec.MsgspecError as error:
-            yield Finding(Level.FAIL, subject, f"its registry entry is not readable: {_line(error)}")
+            spec = decode_spec(entry)
+        except StoreError as error:
+            yield Finding(Level.FAIL, subject, _line(error))
             continue
         yield _keys_finding(redis, subject, spec, prefix)
 
@@ -178,14 +201,31 @@ def _keys_finding(redis: AnyRedis, subject: str, spec: CounterSpec, prefix: str)
     )
 
 
-def _positions(redis: AnyRedis, settings: Settings) -> dict[Partition, int]:
-    stored = redis.hgetall(f"{{{settings.redis.prefix}}}:offsets:{settings.journal.group_id}")
+def _positions(redis: AnyRedis, settings: Settings) -> Generator[Finding, None, Positions]:
+    key = f"{{{settings.redis.prefix}}}:offsets:{settings.journal.group_id}"
+    stored = yield from _fields(redis, key)
+    if stored is None:
+        return None
     positions = {}
-    for field, value in stored.items():
+    for field, value in sorted(stored.items()):
         topic, colon, number = _text(field).rpartition(":")
-        if colon:
-            positions[Partition(topic, int(number))] = int(value)
+        try:
+            if colon:
+                positions[Partition(topic, int(number))] = int(value)
+        except ValueError:
+            text = f"field {_text(field)!r} holds {_text(value)!r}, which is no position; delete that field"
+            yield Finding(Level.FAIL, key, text)
     return positions
+
+
+def _fields(redis: AnyRedis, key: str) -> Generator[Finding, None, Mapping[Any, Any] | None]:
+    """The fields of a hash; None, with a finding, if the key holds something else or must not be read."""
+    try:
+        return redis.hgetall(key)
+    except ResponseError as error:
+        text = f"Redis refuses to read it ({_line(error)}); rename or delete that key, or set redis.prefix"
+        yield Finding(Level.FAIL, key, text)
+        return None
 
 
 # The journal
@@ -301,8 +341,8 @@ def _level(policy: OnProblem) -> Level:
     return Level.FAIL if policy is OnProblem.STOP else Level.WARN
 
 
-def _text(answer: bytes | str) -> str:
-    return answer if isinstance(answer, str) else answer.decode(errors="replace")
+def _text(answer: bytes | str | Exception) -> str:
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
 
 
 def _line(error: BaseException) -> str:

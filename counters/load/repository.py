@@ -134,6 +134,8 @@ class Repository:
         Raises:
             InputError: there is no such directory, it is no repository, or git cannot be run.
         """
+        if path.is_file():
+            raise InputError(f"{path}: is a file; name the directory of a git repository")
         if not path.is_dir():
             raise InputError(f"{path}: no such directory; name a git repository")
         parse = ("-C", str(path), "rev-parse", "--path-format=absolute")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from counters.config import Layout, ObjectsSettings, RedisSettings, Settings
 from counters.embedded import EmbeddedRedis
 from counters.objects.spec import CounterSpec
 from journal_client.batch import Partition
-from journal_client.config import JournalSettings
+from journal_client.config import JournalSettings, QuarantineSettings
 
 NOBODY = "127.0.0.1:1"
 """An address at which nothing listens."""
@@ -152,8 +153,66 @@ def test_an_unreadable_registry_entry_costs_that_counter_only(
     redis_client.hset("{counters}:registry", mapping={"a": b"{", "b": b'{"name": "b", "precision": 14}'})
     redis_client.pfadd("{counters}:hll:b:1:0", b"x")
     output = report(settings, code=1)
-    assert "FAIL  counter a: its registry entry is not readable" in output
+    assert "FAIL  counter a: an entry of the registry is not a counter" in output
     assert "ok    counter b" in output
+
+
+@pytest.mark.parametrize("name", ["registry", "offsets:"])
+def test_a_key_of_the_wrong_type_is_named(settings: Settings, redis_client: Redis, name: str) -> None:
+    key = f"{{counters}}:{name}" + (settings.journal.group_id if name.endswith(":") else "")
+    redis_client.set(key, b"x")
+    output = report(settings, code=1)
+    assert f"FAIL  {key}: Redis refuses to read it (WRONGTYPE" in output
+    assert "does not answer" not in output
+
+
+def test_garbage_in_the_place_of_a_position_costs_that_position_only(
+    settings: Settings, redis_client: Redis
+) -> None:
+    key = f"{{counters}}:offsets:{settings.journal.group_id}"
+    redis_client.hset(key, mapping={b"t:0": b"many", b"t:one": b"1", b"\xff": b"\xff"})
+    output = report(settings, code=1)
+    assert f"FAIL  {key}: field 't:0' holds 'many', which is no position" in output
+    assert f"FAIL  {key}: field 't:one' holds '1', which is no position" in output
+    assert "ok    brokers" in output
+
+
+def test_a_precision_out_of_bounds_in_the_registry_fails(settings: Settings, redis_client: Redis) -> None:
+    register(redis_client, CounterSpec("content", precision=60))
+    assert "FAIL  counter content: counter content has precision 60" in report(settings, code=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "reason"),
+    [
+        ({}, "/77", "DB index is out of range"),
+        ({"requirepass": "invented"}, "", "Authentication required."),
+    ],
+)
+def test_a_redis_that_refuses_is_told_from_one_that_does_not_answer(
+    settings: Settings,
+    own_redis: Callable[..., EmbeddedRedis],
+    options: dict[str, str],
+    path: str,
+    reason: str,
+) -> None:
+    url = own_redis(**options).url.removesuffix("/0") + path
+    redis = RedisSettings.model_validate({"url": url})
+    output = report(settings.model_copy(update={"redis": redis}), code=1)
+    assert f"FAIL  redis: {url} refuses ({reason})" in output
+
+
+def test_a_derived_counter_of_nothing_fails(settings: Settings) -> None:
+    objects = ObjectsSettings(derived={"person": {}})
+    output = report(settings.model_copy(update={"objects": objects}), code=1)
+    assert "FAIL  objects.derived: objects.derived.person names no object type" in output
+
+
+def test_a_quarantine_in_two_places_fails(settings: Settings) -> None:
+    quarantine = QuarantineSettings(file=Path("aside.jsonl"), topic="aside")
+    journal = settings.journal.model_copy(update={"quarantine": quarantine})
+    output = report(settings.model_copy(update={"journal": journal}), code=1)
+    assert "FAIL  journal.quarantine: journal.quarantine.topic (aside) and" in output
 
 
 def test_an_evicting_redis_fails(settings: Settings, own_redis: Callable[..., EmbeddedRedis]) -> None:

@@ -6,14 +6,17 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 
 from counters.cli import COMMANDS, cli, run
 from counters.cli.logs import LineFormatter, configure_logging
+from counters.embedded import EmbeddedRedis
 from counters.errors import StoreError
 from journal_client.errors import BrokerUnreachable
 
@@ -165,6 +168,11 @@ def test_a_log_record_can_be_json() -> None:
             ["count"],
             "no Kafka broker at 127.0.0.1:1 answered within 0.2 s",
         ),
+        (
+            {"REDIS__URL": "redis://:s3cret@127.0.0.1:1", "JOURNAL__START_TIMEOUT": "0.2"},
+            ["count"],
+            "no Redis at redis://:***@127.0.0.1:1 answered within 0.2 s",
+        ),
         ({"REDIS__URL": "http://:s3cret@host"}, ["count"], "redis.url 'http://:***@host' is wrong"),
         (
             {"JOURNAL__KAFKA__FETCH_MIN_BITES": "1"},
@@ -178,11 +186,49 @@ def test_every_command_says_what_to_change(
     variables: dict[str, str],
     arguments: list[str],
     complaint: str,
+    redis_url: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in variables.items():
+    for name, value in {"REDIS__URL": redis_url, **variables}.items():
         monkeypatch.setenv(f"COUNTERS_{name}", value)
     assert run(["--log-level", "error", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "reason"),
+    [
+        ({}, "/77", "DB index is out of range"),
+        ({"requirepass": "invented"}, "", "Authentication required"),
+    ],
+)
+def test_a_redis_that_refuses_a_worker_is_said_at_once(
+    options: dict[str, str],
+    path: str,
+    reason: str,
+    own_redis: Callable[..., EmbeddedRedis],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = own_redis(**options).url.removesuffix("/0") + path
+    monkeypatch.setenv("COUNTERS_REDIS__URL", url)
+    monkeypatch.setenv("COUNTERS_JOURNAL__START_TIMEOUT", "3600")
+    assert run(["--log-level", "error", "count"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"counters: {url}: Redis refuses: {reason}")
+
+
+def test_a_worker_waits_for_a_redis_that_comes_late(
+    own_redis: Callable[..., EmbeddedRedis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = own_redis()
+    server.kill()
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: server.restart())
+    monkeypatch.setattr("counters.cli.count.time", clock)
+    for name, value in {"REDIS__URL": server.url, "JOURNAL__BROKERS": "127.0.0.1:1"}.items():
+        monkeypatch.setenv(f"COUNTERS_{name}", value)
+    monkeypatch.setenv("COUNTERS_JOURNAL__START_TIMEOUT", "2")
+    with pytest.raises(BrokerUnreachable):
+        cli.main(["--log-level", "error", "count"], standalone_mode=False)

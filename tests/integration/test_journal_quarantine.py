@@ -172,6 +172,19 @@ def test_a_file_that_takes_only_a_part_gets_the_rest_later(tmp_path: Path) -> No
     assert json.loads(line)["offset"] == 0
 
 
+@pytest.mark.parametrize("torn", [b'{"topic": "t"', b'{"topic": "t"}\n', b""])
+def test_a_line_that_a_crash_cut_short_costs_no_other(tmp_path: Path, torn: bytes) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(torn)
+    quarantine = FileQuarantine(file)
+    quarantine.put(letter(7), Skip.NULL_KEY, "")
+    quarantine.flush(1.0)
+    quarantine.close()
+    *before, last = file.read_bytes().splitlines()
+    assert before == ([torn.strip()] if torn else [])
+    assert json.loads(last)["offset"] == 7
+
+
 def letter(offset: int, value: bytes = b"value") -> Message:
     return Message(topic="t", partition=2, offset=offset, key=b"key", value=value, timestamp=(1, 1))
 
@@ -242,6 +255,8 @@ def test_the_batch_is_kept_while_the_quarantine_topic_takes_nothing(
     settings = journal_settings.model_copy(update={"quarantine": aside, "kafka": kafka})
     with running(JournalClient(settings, view)) as client:
         wait_for(lambda: client.health.store_problem)
-        assert client.health.store_problem == f"quarantine topic {aside.topic} does not take records"
+        assert client.health.store_problem == (
+            "quarantine topic aside does not take records: Unable to produce message: Local: Erroneous state"
+        )
         assert view.calls == 0
     assert client.ledger.dropped[topic, Drop.UNAVAILABLE] == 4

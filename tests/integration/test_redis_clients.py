@@ -192,6 +192,16 @@ def test_sentinel_leads_to_the_primary(own_redis: OwnRedis, tmp_path: Path) -> N
         assert client.config_get("port")["port"] == port
 
 
+def test_sentinels_that_do_not_answer_are_a_short_line() -> None:
+    client = client_for("redis+sentinel://:s3cret@127.0.0.1:1,127.0.0.1:2/main")
+    with client, pytest.raises(redis.ConnectionError) as caught:
+        client.ping()
+    message = str(caught.value)
+    assert message.startswith("no Sentinel names a primary for 'main' (ConnectionError(")
+    assert "Connection refused" in message
+    assert len(message) < 160
+
+
 def test_rediss_uses_tls() -> None:
     with client_for("rediss://h") as client:
         assert client.connection_pool.connection_class is redis.SSLConnection

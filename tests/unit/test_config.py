@@ -202,6 +202,23 @@ def test_a_quarantine_topic_that_would_be_read_itself_is_refused(settings_file: 
     load_settings(settings_file)
 
 
+@pytest.mark.parametrize("topic", ["", "dead letters", "a/b"])
+def test_a_quarantine_topic_that_kafka_would_refuse_is_refused(settings_file: Path, topic: str) -> None:
+    settings_file.write_text(f'journal: {{quarantine: {{topic: "{topic}"}}}}')
+    assert "journal.quarantine.topic" in refused(settings_file)
+
+
+@pytest.mark.parametrize("brokers", ['",,"', '""', "[]", '["", ""]', "[[a, b], c]", "9092", "{a: b}"])
+def test_brokers_that_name_none_are_refused(settings_file: Path, brokers: str) -> None:
+    settings_file.write_text(f"journal: {{brokers: {brokers}}}")
+    assert "journal.brokers" in refused(settings_file)
+
+
+def test_brokers_are_a_list_or_separated_by_commas() -> None:
+    for brokers in (["a:1", "b:2"], "a:1, b:2,"):
+        assert JournalSettings.model_validate({"brokers": brokers}).brokers == "a:1,b:2"
+
+
 SECRETS = {
     "sasl.password": "s3cret-a",
     "ssl.key.password": "s3cret-b",
