@@ -189,9 +189,11 @@ class _Sentinel(Sentinel):
         try:
             found: tuple[str, int] = super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except MasterNotFoundError as error:
-            _, failed, reason = str(error).rpartition(" - ")
-            text = f"no Sentinel names a primary for {service_name!r}"
-            raise MasterNotFoundError(f"{text} ({reason})" if failed else text) from None
+            silent = str(error).count(" - ")  # one for each that did not answer
+            raise MasterNotFoundError(
+                f"no Sentinel names a primary for {service_name!r} "
+                f"({silent} of {len(self.sentinels)} do not answer); check redis.url"
+            ) from None
         return found
 
 

@@ -57,8 +57,7 @@ def choose_start(view: int | None, committed: int | None, marks: Watermarks, res
 
     Args:
         view: the view's own next offset, None if it has never read the partition.
-        committed: the group's committed offset, None if there is none or the view does not want it (it is
-        only
+        committed: the group's committed offset, None if there is none or the view does not want it (it is only
             asked for when the view already holds data without a position).
         marks: what the broker has.
         reset: where to start when nobody knows.
@@ -90,8 +89,7 @@ class Assignment:
         next_offsets: where reading goes on, for each settled partition.
         unsettled: the partitions that must not flow, with the offset to seek to, or ``ASK_THE_VIEW``.
         view: where the view was last known to stand, for partitions it has read. If it is found elsewhere,
-        its
-            store was restored or wiped.
+            its store was restored or wiped.
         ends: for bounded reading, the high watermark of each partition when it was first seen.
         ever_assigned: the group has answered at least once (perhaps with no partition: a standby).
     """

@@ -28,8 +28,7 @@ logger = logging.getLogger(__name__)
 
 MERGE_FROM = 128
 """Keys for one stratum from which a HyperLogLog of them is sent instead. Redis takes about 1.3 µs for a key
-in
-a script and 100 µs to merge 16,384 registers; a small counter has thousands of keys to send per batch."""
+in a script and 100 µs to merge 16,384 registers; a small counter has thousands of keys to send per batch."""
 
 
 _NOTHING = Definition(0, {})
@@ -77,8 +76,7 @@ class CountingHandler:
 
     def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int | None]:
         """Where the view stands. What takes positions back comes first: other values to look for in a topic,
-        and
-        counters that vanished."""
+        and counters that vanished."""
         topics = {partition.topic for partition in partitions}
         self._agree(topics)
         self._repair_vanished(topics)

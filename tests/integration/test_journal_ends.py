@@ -70,6 +70,21 @@ def test_a_journal_without_topics_is_at_its_end(
     run(journal_settings, MemoryView(), object_types=object_types)
 
 
+def test_a_journal_without_topics_is_named_by_its_prefix(
+    journal_settings: JournalSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(journal_settings, MemoryView())
+    warnings = [record.getMessage() for record in caplog.records if record.name == "journal_client.reports"]
+    assert warnings == [f"no topic below {journal_settings.prefix} exists (yet); check journal.prefix"]
+
+
+def test_a_client_runs_once(journal_settings: JournalSettings) -> None:
+    client = JournalClient(journal_settings.model_copy(update={"stop_at_end": True}), MemoryView())
+    client.run()
+    with pytest.raises(FatalError, match="has run already"):
+        client.run()
+
+
 def test_a_standby_without_partitions_is_at_its_end(
     journal_settings: JournalSettings, journal_prefix: str, create_topics: Create
 ) -> None:

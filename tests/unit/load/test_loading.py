@@ -394,6 +394,13 @@ def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
         Repository.open(tmp_path / "nowhere")
 
 
+def test_a_path_of_a_file_is_said_to_be_one(tmp_path: Path) -> None:
+    file = tmp_path / "afile"
+    file.touch()
+    with pytest.raises(InputError, match="afile: is a file; name the directory of a git repository"):
+        Repository.open(file)
+
+
 def test_a_directory_that_is_no_repository_is_named(tmp_path: Path, sink: ListSink) -> None:
     with pytest.raises(InputError, match="not a git repository"):
         load_repository(tmp_path, sink)
