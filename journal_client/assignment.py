@@ -57,8 +57,8 @@ def choose_start(view: int | None, committed: int | None, marks: Watermarks, res
 
     Args:
         view: the view's own next offset, None if it has never read the partition.
-        committed: the group's committed offset, None if there is none or the view does not want it (it is only
-            asked for when the view already holds data without a position).
+        committed: the group's committed offset, None if there is none or the view does not want it (it is
+            only asked for when the view already holds data without a position).
         marks: what the broker has.
         reset: where to start when nobody knows.
     """
