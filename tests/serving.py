@@ -27,8 +27,9 @@ from counters.objects.reader import CountsReader
 from journal_client.config import JournalSettings
 
 SETTINGS = Settings(journal=JournalSettings(prefix=TOPICS, group_id=GROUP))
-INTERVAL = 0.05
-"""Seconds between two reads of the counts."""
+INTERVAL = 0.2
+"""Seconds between two reads of the counts. Five of them without a read make the counts stale: a busy machine
+must not."""
 
 
 @contextmanager

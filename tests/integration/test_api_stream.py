@@ -111,10 +111,10 @@ def test_every_change_is_an_event(client: httpx.Client, redis_client: Redis) -> 
 
 def test_a_read_without_a_change_is_no_event(redis_client: Redis, redis_url: str) -> None:
     publish(redis_client, CONTENT, numbered(10))
-    latest = LatestCounts(CountsReader(redis_client, PREFIX, GROUP, TOPICS), 0.01)
+    latest = LatestCounts(CountsReader(redis_client, PREFIX, GROUP, TOPICS), 0.2)
 
     async def heard() -> list[bytes]:
-        feed = Feed(latest, PreparedCounts(latest), heartbeat=0.3)
+        feed = Feed(latest, PreparedCounts(latest), heartbeat=0.5)
         running = asyncio.create_task(feed.run())
         try:
             return [await anext(messages) for messages in [feed.follow("")] for _ in range(3)]
