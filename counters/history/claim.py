@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from counters.errors import StoreUnavailable
-from counters.history.answering import answering
+from counters.answering import answering
 from counters.redis import AnyRedis
 
 _RELEASE = """\

@@ -19,7 +19,7 @@ from importlib.resources import files
 from redis.exceptions import ResponseError
 
 from counters.errors import CountersError
-from counters.history.answering import answering
+from counters.answering import answering
 from counters.history.series import Series, thin
 from counters.redis import AnyRedis
 

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from counters.errors import StoreError
-from counters.history.answering import answering
+from counters.answering import answering
 from counters.history.claim import Claim
 from counters.history.series import Series
 from counters.redis import AnyRedis

@@ -1,0 +1,1 @@
+"""Named, resumable, pausable work, and exclusive claims on it."""
