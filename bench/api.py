@@ -129,9 +129,7 @@ def _history(client: redis.Redis, redis_url: str, say: Callable[[str], None]) ->
     times = np.arange(0, 20 * 365 * DAY, DAY // 2)
     growth = np.random.default_rng(1).gamma(0.5, 2e6, (10, len(times))).cumsum(axis=1)
     store = HistoryStore(client, "counters")
-    claim = store.claim("default", 60)
-    claim.acquire()
-    with claim:
+    with store.claim() as claim:
         store.write(
             "default", claim, {f"type-{n}": Series(times, values) for n, values in enumerate(growth)}, DAY
         )

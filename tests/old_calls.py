@@ -64,8 +64,7 @@ def serving(
 def publish_history(redis: Redis, series: Mapping[str, Series] = HISTORY) -> None:
     """Replace the history that all servers share."""
     store = HistoryStore(redis, PREFIX)
-    with store.claim("default", 60) as claim:
-        assert claim.acquire()
+    with store.claim() as claim:
         assert store.write("default", claim, series, 3600)
 
 

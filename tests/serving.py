@@ -90,9 +90,7 @@ def listening(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.
 def publish_history(redis: Redis, **series: list[tuple[int, float]]) -> None:
     """Publish a history as a refresh does: per counter pairs of Unix seconds and value."""
     store = HistoryStore(redis, PREFIX)
-    claim = store.claim("default", 10)
-    assert claim.acquire()
-    with claim:
+    with store.claim() as claim:
         assert store.write(
             "default", claim, {name: Series.of(points) for name, points in series.items()}, 3600
         )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -39,13 +37,15 @@ def refresh(settings: Settings, allow_shrink: bool) -> int:
     """Rebuild the history now, from Prometheus or from the samples.
 
     If that fails, the history stays as it is and is marked stale. Exits with 1, having done nothing, while
-    another refresh is running.
+    another refresh is running or an operator has paused it.
     """
-    signal.signal(signal.SIGTERM, _interrupt)  # so that the next refresh need not wait for this one
     with connect(settings.redis) as redis:
         outcome = make_refresher(settings, redis).refresh(allow_shrink=allow_shrink)
     if outcome.result is Result.BUSY:
         click.echo("another refresh is running; try again when it is done", err=True)
+        return 1
+    if outcome.result is Result.PAUSED:
+        click.echo(outcome.problem, err=True)
         return 1
     if outcome.problem is not None:
         raise CountersError(outcome.problem)
@@ -124,7 +124,3 @@ def _chosen(series: dict[str, Series], types: tuple[str, ...]) -> dict[str, Seri
 
 def _moment(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
+from counters.cli.progress import Amount, Show, display
 from counters.config import Settings
 from counters.load import LoadReport, Progress, Repository, load_repository
 from counters.load.git import MAX_BYTES
 from counters.load.objects import OBJECT_TYPES
 from journal_client.writer import PRODUCER_DEFAULTS, JournalWriter
 
-PLAIN_EVERY = 5.0
-"""Seconds between two lines of progress where there is no terminal."""
-
 FRAMING = 1_024
 """Bytes of a record that the journal adds to key and value, at most."""
-
-Show = Callable[[Progress], None]
 
 
 @click.group()
@@ -65,83 +56,22 @@ def publish(
     Args:
         max_bytes: of key and value together; larger objects are reported and left out.
     """
-    with _display() as display:
+    with display() as shown:
         reports = [
-            load_repository(path, writer, origin=origin, max_bytes=max_bytes, progress=display.start(path))
+            load_repository(
+                path,
+                writer,
+                origin=origin,
+                max_bytes=max_bytes,
+                progress=_shows(shown.start(str(path), "objects")),
+            )
             for path in paths
         ]
     _print_summary(list(zip(paths, reports, strict=True)))
 
 
-class Display(Protocol):
-    """Shows how far the repositories are."""
-
-    def start(self, path: Path) -> Show:
-        """Begin with a repository; the result is called with its progress."""
-
-
-class BarDisplay:
-    """One bar per repository."""
-
-    def __init__(self, bar: Bar) -> None:
-        self._bar = bar
-
-    def start(self, path: Path) -> Show:
-        task = self._bar.add_task(str(path), total=None, rate="listing")
-        started = time.monotonic()
-
-        def show(progress: Progress) -> None:
-            rate = _rate(progress, started)
-            self._bar.update(task, completed=progress.done, total=progress.total, rate=rate)
-
-        return show
-
-
-class LineDisplay:
-    """A line now and then, for logs and pipes."""
-
-    def start(self, path: Path) -> Show:
-        started = last = time.monotonic()
-
-        def show(progress: Progress) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if progress.total is None:
-                click.echo(f"{path}: listing objects", err=True)
-            elif progress.done == progress.total or now - last >= PLAIN_EVERY:
-                last = now
-                click.echo(f"{path}: {_sentence(progress, started)}", err=True)
-
-        return show
-
-
-def _rate(progress: Progress, started: float) -> str:
-    return f"{progress.done / max(time.monotonic() - started, 1e-3):,.0f}/s" if progress.done else "listing"
-
-
-def _sentence(progress: Progress, started: float) -> str:
-    assert progress.total is not None
-    elapsed = time.monotonic() - started
-    left = (progress.total - progress.done) * elapsed / max(progress.done, 1)
-    counts = f"{progress.done:,} of {progress.total:,} objects, {_rate(progress, started)}"
-    return f"{counts}, {left:.0f} s left" if left else counts
-
-
-@contextmanager
-def _display() -> Iterator[Display]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield LineDisplay()
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=console) as bar:
-        yield BarDisplay(bar)
+def _shows(show: Show) -> Callable[[Progress], None]:
+    return lambda progress: show(Amount(progress.done, progress.total, progress.done))
 
 
 def _print_summary(loads: list[tuple[Path, LoadReport]]) -> None:

@@ -11,12 +11,15 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
 
+from counters.checkpoints.claim import Claim
+from counters.checkpoints.model import AlreadyRunning, ClaimLost
+from counters.checkpoints.runner import Done, Turn, run_batches
+from counters.checkpoints.runner import Outcome as Ended
 from counters.config import HistorySettings
 from counters.errors import CountersError, InputError, StoreUnavailable
-from counters.history.claim import Claim
 from counters.history.files import read_file, write_file
 from counters.history.series import Series, merge_all, thin
-from counters.history.store import HistoryStore
+from counters.history.store import HistoryStore, task_of
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +29,8 @@ PROMETHEUS_EVERY, SAMPLES_EVERY = 4 * 3600.0, 300.0
 RETRY_SECONDS = 60.0
 """How soon a refresh that failed, or found nothing, is tried again; and how often to look if one is due."""
 
-CLAIM_MARGIN = 30.0
-"""Seconds that a refresh may take for itself. Its source may take twice ``history.timeout``: the last
-connection may begin just before the deadline and has one of its own."""
-
 JOIN_SECONDS = 2.0
-"""How long closing waits for a refresh in flight; it publishes all or nothing, and its claim expires."""
+"""How long closing waits for a refresh in flight; it publishes all or nothing, and its claim ends with it."""
 
 
 class Source(Protocol):
@@ -64,9 +63,12 @@ class Result(StrEnum):
     FAILED = "failed"
     """The history stays as it was."""
 
+    PAUSED = "paused"
+    """The operator paused it."""
+
 
 class RefreshBusy(CountersError):
-    """Another refresh is running."""
+    """Another refresh is running, or none may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,41 +116,61 @@ class Refresher:
         Raises:
             StoreUnavailable: Redis does not answer.
         """
-        began = time.monotonic()
-        claim = self._store.claim(self._name, 2 * self._settings.timeout + CLAIM_MARGIN)
-        if not claim.acquire():
+        outcomes: list[Outcome] = []
+
+        def batch(_turn: Turn) -> Done:
+            """The whole history is one batch; done again after a crash, it is the same."""
+            outcomes.append(self._refresh(claim, allow_shrink))
+            outcome = outcomes[-1]
+            return Done(None, ok=outcome.points, failed=int(outcome.result is Result.FAILED))
+
+        try:
+            with self._store.claim(self._name) as claim:
+                run = run_batches(
+                    self._store.checkpoints, task_of(self._name), batch, claim=claim, max_batches=1
+                )
+        except AlreadyRunning:
             return Outcome(Result.BUSY)
-        with claim:
-            try:
-                series = self._rebuilt(allow_shrink)
-                if not series:
-                    return Outcome(
-                        Result.EMPTY, "neither the source nor history.static_files has a point yet"
-                    )
-                if not self._store.write(self._name, claim, series, self._every):
-                    return Outcome(Result.FAILED, "it took so long that another refresh has taken over")
-            except StoreUnavailable:
-                raise
-            except CountersError as error:
-                return self._failed(claim, str(error))
-            return Outcome(
-                Result.REFRESHED,
-                self._export(series),
-                counters=len(series),
-                points=sum(map(len, series.values())),
-                seconds=time.monotonic() - began,
-            )
+        except ClaimLost as lost:
+            return Outcome(Result.FAILED, str(lost))
+        if run.outcome is Ended.PAUSED:
+            task = task_of(self._name)
+            return Outcome(Result.PAUSED, f"{task} is paused; counters checkpoints resume {task}")
+        return outcomes[-1]
+
+    def _refresh(self, claim: Claim, allow_shrink: bool) -> Outcome:
+        began = time.monotonic()
+        try:
+            series = self._rebuilt(allow_shrink)
+            if not series:
+                return Outcome(Result.EMPTY, "neither the source nor history.static_files has a point yet")
+            if not self._store.write(self._name, claim, series, self._every):
+                raise ClaimLost("another refresh has taken over")
+        except (StoreUnavailable, ClaimLost):
+            raise
+        except CountersError as error:
+            return self._failed(claim, str(error))
+        return Outcome(
+            Result.REFRESHED,
+            self._export(series),
+            counters=len(series),
+            points=sum(map(len, series.values())),
+            seconds=time.monotonic() - began,
+        )
 
     def refresh_on_request(self) -> str | None:
         """Rebuild the history now; what went wrong, None if nothing did.
 
         Raises:
-            RefreshBusy: another refresh is running, which may have begun before what the request is about.
+            RefreshBusy: another refresh is running, which may have begun before what the request is about; or
+                the operator paused it.
             StoreUnavailable: Redis does not answer.
         """
         outcome = self.refresh()
         if outcome.result is Result.BUSY:
             raise RefreshBusy("another refresh is running")
+        if outcome.result is Result.PAUSED:
+            raise RefreshBusy(outcome.problem)
         return outcome.problem
 
     def run(self, stop: threading.Event) -> None:

@@ -18,8 +18,8 @@ from importlib.resources import files
 
 from redis.exceptions import ResponseError
 
-from counters.errors import CountersError
 from counters.answering import answering
+from counters.errors import CountersError
 from counters.history.series import Series, thin
 from counters.redis import AnyRedis
 

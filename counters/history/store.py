@@ -23,9 +23,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from counters.errors import StoreError
 from counters.answering import answering
-from counters.history.claim import Claim
+from counters.checkpoints.claim import Claim
+from counters.checkpoints.redis_store import RedisCheckpoints
+from counters.errors import StoreError
 from counters.history.series import Series
 from counters.redis import AnyRedis
 
@@ -104,6 +105,8 @@ class HistoryStore:
     def __init__(self, client: AnyRedis, prefix: str) -> None:
         self._client = client
         self._tag = f"{{{prefix}}}"
+        self.checkpoints = RedisCheckpoints(client, prefix)
+        """Of the tasks that rebuild the histories."""
         self._clock = client.register_script(
             "return redis.call('TIME')"
         )  # TIME alone has no node in a cluster
@@ -134,20 +137,26 @@ class HistoryStore:
         """What is known of the history without reading it."""
         return self._fetch(name)[0]
 
-    def claim(self, name: str, seconds: float) -> Claim:
-        """The claim that a refresh of ``name`` has to hold; not yet acquired."""
-        return Claim(self._client, f"{self._tag}:claim:history:{name}", seconds)
+    def claim(self, name: str = "default") -> Claim:
+        """The claim that a refresh of ``name`` holds.
+
+        Raises:
+            AlreadyRunning: another refresh holds it.
+        """
+        return self.checkpoints.claim(task_of(name))
 
     def write(self, name: str, claim: Claim, series: Mapping[str, Series], every: float) -> bool:
         """Replace the history whole; False if ``claim`` was lost and nothing is written."""
         with answering(self._key(name)):
-            arguments: list[bytes | str] = [claim.token, _encode(series), f"{every:.6f}"]
-            return bool(self._write(keys=[self._key(name), claim.key], args=arguments))
+            arguments: list[bytes | str] = [claim.fence.token, _encode(series), f"{every:.6f}"]
+            return bool(self._write(keys=[self._key(name), claim.fence.key], args=arguments))
 
     def fail(self, name: str, claim: Claim, problem: str) -> bool:
         """Note why the history could not be refreshed, and keep it; False if ``claim`` was lost."""
         with answering(self._key(name)):
-            return bool(self._fail(keys=[self._key(name), claim.key], args=[claim.token, problem]))
+            return bool(
+                self._fail(keys=[self._key(name), claim.fence.key], args=[claim.fence.token, problem])
+            )
 
     def _key(self, name: str) -> str:
         return f"{self._tag}:history:{name}"
@@ -167,6 +176,11 @@ class HistoryStore:
             written=(version or b"").decode(),
         )
         return state, values[len(_META)] if more else None
+
+
+def task_of(name: str) -> str:
+    """The task that rebuilds a history."""
+    return f"history:{name}"
 
 
 def _encode(series: Mapping[str, Series]) -> bytes:

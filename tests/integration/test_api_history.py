@@ -128,8 +128,7 @@ def test_what_another_process_rebuilt_appears_here(client: httpx.Client, redis_c
 
 def test_a_history_that_could_not_be_rebuilt_says_stale(client: httpx.Client, redis_client: Redis) -> None:
     store = HistoryStore(redis_client, PREFIX)
-    with store.claim("default", 10) as claim:
-        assert claim.acquire()
+    with store.claim() as claim:
         assert store.fail("default", claim, "http://prometheus.example does not answer")
     answer = wait_for(lambda: (one := client.get(URL)).json()["stale"] and one)
     assert "prometheus.example" not in answer.text

@@ -205,8 +205,7 @@ def test_the_age_of_the_history_is_published_once_there_is_one(
 ) -> None:
     assert ("counters_history_age_seconds", "") not in samples(client)
     store = HistoryStore(redis_client, PREFIX)
-    with store.claim("default", 10.0) as claim:
-        assert claim.acquire()
+    with store.claim() as claim:
         assert store.write("default", claim, {"content": Series(np.array([1]), np.array([2.0]))}, every=60.0)
         assert samples(client)["counters_history_stale", ""] == 0
         store.fail("default", claim, "Prometheus is down")
@@ -219,8 +218,7 @@ def test_a_history_that_failed_from_the_start_is_stale_and_has_no_age(
     client: httpx.Client, redis_client: Redis
 ) -> None:
     store = HistoryStore(redis_client, PREFIX)
-    with store.claim("default", 10.0) as claim:
-        assert claim.acquire()
+    with store.claim() as claim:
         store.fail("default", claim, "history.url is wrong")
     found = samples(client)
     assert found["counters_history_stale", ""] == 1

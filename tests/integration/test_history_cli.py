@@ -21,6 +21,8 @@ from prometheus_standin import Standin, standing_in
 from published import PREFIX, numbered, publish
 from redis import Redis
 
+from counters.checkpoints.claim import Claim
+from counters.checkpoints.model import AlreadyRunning
 from counters.cli import run
 from counters.cli.history import certain
 from counters.history.store import HistoryStore
@@ -170,8 +172,7 @@ def test_only_counts_that_can_be_believed_become_history() -> None:
 def test_a_refresh_beside_another_one_does_nothing_and_exits_with_1(
     counters: Counters, redis_client: Redis
 ) -> None:
-    with HistoryStore(redis_client, PREFIX).claim("default", 60) as claim:
-        assert claim.acquire()
+    with HistoryStore(redis_client, PREFIX).claim():
         done = counters("history", "refresh")
     assert (done.code, done.out, done.err) == (
         1,
@@ -180,7 +181,26 @@ def test_a_refresh_beside_another_one_does_nothing_and_exits_with_1(
     )
 
 
-def test_a_refresh_that_is_ended_lets_the_next_one_begin(redis_client: Redis, redis_url: str) -> None:
+@pytest.mark.usefixtures("sampled")
+def test_a_paused_history_is_not_refreshed(counters: Counters, redis_client: Redis) -> None:
+    store = HistoryStore(redis_client, PREFIX)
+    store.checkpoints.pause("history:default")
+    done = counters("history", "refresh")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "history:default is paused; counters checkpoints resume history:default\n"
+    assert store.load() is None
+
+
+@pytest.mark.usefixtures("sampled")
+def test_a_refresh_is_listed_among_the_tasks(counters: Counters, redis_client: Redis) -> None:
+    assert counters("history", "refresh").code == 0
+    [row] = HistoryStore(redis_client, PREFIX).checkpoints.list()
+    assert (row.name, row.state, row.position) == ("history:default", "idle", {})
+    assert row.counts["ok"] > 0
+    assert row.heartbeat_at is not None
+
+
+def test_a_refresh_that_is_killed_lets_the_next_one_begin(redis_client: Redis, redis_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         variables = {
             "COUNTERS_REDIS__URL": redis_url,
@@ -192,9 +212,17 @@ def test_a_refresh_that_is_ended_lets_the_next_one_begin(redis_client: Redis, re
                 silent.settimeout(20)
                 connection, _ = silent.accept()  # it holds the claim and asks
                 with connection:
-                    process.send_signal(signal.SIGTERM)
-                    _, errors = process.communicate(timeout=20)
+                    assert HistoryStore(redis_client, PREFIX).checkpoints.holder("history:default")
+                    process.kill()
+                    process.wait(20)
             finally:
                 process.kill()
-    assert (process.returncode, errors.strip()) == (130, b"counters: interrupted")
-    assert HistoryStore(redis_client, PREFIX).claim("default", 1).acquire()
+    claimed = wait_for(lambda: _claimed(HistoryStore(redis_client, PREFIX)), timeout=0.1)
+    claimed.release()
+
+
+def _claimed(store: HistoryStore) -> Claim | None:
+    try:
+        return store.claim()
+    except AlreadyRunning:
+        return None
