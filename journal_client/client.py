@@ -24,12 +24,12 @@ from prometheus_client import CollectorRegistry
 from journal_client.assignment import ASK_THE_VIEW, Assignment
 from journal_client.batch import Batch, Partition
 from journal_client.config import JournalSettings
-from journal_client.errors import BrokerUnreachable, FatalError, StalePosition, Unavailable
+from journal_client.errors import FatalError, StalePosition, Unavailable
 from journal_client.handler import BatchHandler
 from journal_client.health import Health, HealthServer
 from journal_client.intake import Intake
 from journal_client.ledger import Drop, Ledger
-from journal_client.librdkafka import consumer_config, is_incremental, log, producer_config, quiet
+from journal_client.librdkafka import connect, consumer_config, is_incremental, producer_config
 from journal_client.membership import Membership
 from journal_client.metrics import JournalMetrics
 from journal_client.quarantine import FLUSH_TIMEOUT, open_quarantine
@@ -92,7 +92,7 @@ class JournalClient:
             raise FatalError("this client has run already, and its ledger is closed; make another one")
         self._ran = True
         self._quarantine = open_quarantine(self._settings.quarantine, producer_config(self._settings))
-        self._intake = Intake(self._handler, self.ledger, self._quarantine.put)
+        self._intake = Intake(self._handler.decoder, self.ledger, self._quarantine.put)
         http = self._settings.http
         server = HealthServer(http, self.health, self.metrics.registry) if http.port is not None else None
         if server is not None:
@@ -353,21 +353,8 @@ class JournalClient:
     # -- beginning and end -------------------------------------------------------------------------
 
     def _connect(self) -> Consumer:
-        try:
-            callbacks = {"error_cb": self._reports.on_error, "on_commit": self._reports.on_commit}
-            consumer = Consumer({**consumer_config(self._settings), **callbacks}, logger=log)
-        except KafkaException as error:
-            raise FatalError(f"journal.kafka: {error.args[0].str()}") from error
-        try:
-            consumer.list_topics(timeout=self._settings.start_timeout)
-        except KafkaException as error:
-            with quiet():  # the one line below says it all
-                consumer.close()
-            raise BrokerUnreachable(
-                f"no Kafka broker at {self._settings.brokers} answered within "
-                f"{self._settings.start_timeout:g} s ({error.args[0].str()}); change journal.brokers"
-            ) from error
-        return consumer
+        callbacks = {"error_cb": self._reports.on_error, "on_commit": self._reports.on_commit}
+        return connect(self._settings, {**consumer_config(self._settings), **callbacks})
 
     def _subscribe(self) -> None:
         prefix, types = self._settings.prefix, self._settings.object_types

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import Message
 
 from journal_client.batch import Batch
-from journal_client.handler import BatchHandler, Decoder
+from journal_client.handler import Decoder
 from journal_client.ledger import Ledger, Skip
 
 SetAside = Callable[[Message, Skip, str], None]
@@ -22,8 +22,10 @@ SetAside = Callable[[Message, Skip, str], None]
 class Intake:
     """Step 2 of the loop: adds messages, all of them records of ours, to a batch."""
 
-    def __init__(self, handler: BatchHandler, ledger: Ledger, set_aside: SetAside) -> None:
-        self._handler = handler
+    def __init__(
+        self, decoder_of: Callable[[str], Decoder | None], ledger: Ledger, set_aside: SetAside
+    ) -> None:
+        self._decoder_of = decoder_of
         self._ledger = ledger
         self._set_aside = set_aside
         self._decoders: dict[str, Decoder | None] = {}
@@ -62,7 +64,7 @@ class Intake:
 
     def _decoder(self, topic: str) -> Decoder | None:
         if topic not in self._decoders:
-            self._decoders[topic] = self._handler.decoder(topic)
+            self._decoders[topic] = self._decoder_of(topic)
         return self._decoders[topic]
 
     def _without_null_keys(self, topic: str, messages: Sequence[Message]) -> Sequence[Message]:

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from confluent_kafka import Consumer, KafkaException
+
 from journal_client.config import GroupProtocol, JournalSettings
+from journal_client.errors import BrokerUnreachable, FatalError
 
 log = logging.getLogger("journal_client.librdkafka")
 
@@ -102,6 +105,29 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
+
+
+def connect(settings: JournalSettings, config: Mapping[str, Any]) -> Consumer:
+    """A consumer of this configuration, which a broker has answered.
+
+    Raises:
+        FatalError: librdkafka refuses a setting.
+        BrokerUnreachable: no broker answered within ``journal.start_timeout``.
+    """
+    try:
+        consumer = Consumer(dict(config), logger=log)
+    except KafkaException as error:
+        raise FatalError(f"journal.kafka: {error.args[0].str()}") from error
+    try:
+        consumer.list_topics(timeout=settings.start_timeout)
+    except KafkaException as error:
+        with quiet():  # the one line below says it all
+            consumer.close()
+        raise BrokerUnreachable(
+            f"no Kafka broker at {settings.brokers} answered within "
+            f"{settings.start_timeout:g} s ({error.args[0].str()}); change journal.brokers"
+        ) from error
+    return consumer
 
 
 class RateLimit(logging.Filter):

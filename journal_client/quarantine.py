@@ -165,6 +165,7 @@ class TopicQuarantine:
             ("topic", message.topic()),
             ("partition", str(message.partition())),
             ("offset", str(message.offset())),
+            ("timestamp", str(message.timestamp()[1])),  # the letter's own is when it was set aside
         ]
         self._send(_Letter(message.key(), message.value(), headers))
 

@@ -112,6 +112,7 @@ def test_poison_goes_to_a_topic_with_reason_and_coordinates(
     assert letters[b"key-4"].value() == b"four"
     headers = dict(letters[b"key-4"].headers() or [])
     assert headers.pop("detail").startswith(b"ValueError: ")
+    assert int(headers.pop("timestamp")) > 1_600_000_000_000
     assert headers == {
         "reason": b"undecodable_value",
         "topic": topic.encode(),

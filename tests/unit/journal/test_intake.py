@@ -29,7 +29,7 @@ class Desk:
     asked: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._intake = Intake(self, self.ledger, self._set_aside)  # type: ignore[arg-type]
+        self._intake = Intake(self.decoder, self.ledger, self._set_aside)
 
     def decoder(self, topic: str) -> Callable[[bytes], object] | None:
         self.asked.append(topic)
