@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from counters.config import Layout, ObjectsSettings, OnVanished
+from counters.config import ObjectsSettings, OnVanished
 from counters.errors import StoreError
 from counters.objects.derived import Derived
-from counters.objects.sketch import hash_keys, locate
+from counters.objects.extraction import Extraction
+from counters.objects.sketch import Hashes, hash_keys, locate
 from counters.objects.spec import BASE_PRECISION, CounterSpec
 from counters.objects.store import Addition, CounterStore, Flush, Stale, Vanished
 
@@ -38,8 +37,7 @@ class DirectWriter:
     def __init__(self, store: CounterStore, settings: ObjectsSettings, topic_prefix: str) -> None:
         self._store = store
         self._settings = settings
-        self._topic_prefix = topic_prefix
-        self._sources = Derived.from_config(settings.derived).sources
+        self._extraction = Extraction(Derived.from_config(settings.derived), topic_prefix)
 
     def add(self, counter: str, keys: Sequence[bytes]) -> None:
         """Add ``keys``; registers the counter if it is new, unless there are none.
@@ -52,13 +50,13 @@ class DirectWriter:
             self._add(counter, keys[start : start + CHUNK])
 
     def _add(self, counter: str, keys: Sequence[bytes]) -> None:
-        topics = self._topics_of(counter)
+        topics, hashes = self._extraction.topics_of(counter), hash_keys(keys)
         for _ in range(TRIES):
             # Asked every time: the counter may have been repaired or rebuilt by a worker.
-            spec = self._store.register(self._new(counter), topics)
-            flush = Flush(next_offsets={}, messages={}, additions=[Addition(spec, _by_stratum(spec, keys))])
+            spec = self._store.register(self._store.new_spec(counter, self._settings), topics)
+            additions = [Addition(g, _by_stratum(g, keys, hashes)) for g in spec.generations]
             try:
-                broken = self._store.flush(flush)
+                broken = self._store.flush(Flush(next_offsets={}, messages={}, additions=additions))
             except Vanished:
                 reread = self._settings.on_vanished is OnVanished.REREAD
                 self._store.repair(spec, topics if reread else [])
@@ -71,22 +69,12 @@ class DirectWriter:
         if broken:
             raise StoreError(f"the key of counter {counter} holds something else; delete it from Redis")
 
-    def _new(self, counter: str) -> CounterSpec:
-        if self._settings.layout is Layout.NATIVE:
-            return CounterSpec(counter, self._settings.precision)
-        spec = CounterSpec(counter, BASE_PRECISION, layout=Layout.LEGACY)
-        return msgspec.structs.replace(spec, adopted=self._store.is_filled(spec))
 
-    def _topics_of(self, counter: str) -> list[str]:
-        types = sorted({counter, *self._sources.get(counter, ())})
-        return [f"{self._topic_prefix}.{object_type}" for object_type in types]
-
-
-def _by_stratum(spec: CounterSpec, keys: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
+def _by_stratum(spec: CounterSpec, keys: Sequence[bytes], hashes: Hashes) -> list[tuple[int, list[bytes]]]:
     """Pairs of stratum number and its keys."""
     if spec.strata == 1:
         return [(0, list(keys))]
-    registers, _ = locate(hash_keys(keys), spec.precision)
+    registers, _ = locate(hashes, spec.precision)
     groups: dict[int, list[bytes]] = {}
     for key, stratum in zip(keys, (registers >> BASE_PRECISION).tolist(), strict=True):
         groups.setdefault(stratum, []).append(key)

@@ -1,24 +1,49 @@
 -- The one atomic write of a flush: compare positions, add keys, store positions, stamp.
 --
 -- KEYS[1]  offsets hash of the group; KEYS[2] stamps hash; KEYS[3] a key for the script's own use;
--- KEYS[4]  registry; KEYS[5] definitions hash of the group; KEYS[6..] the strata of every counter of the batch
+-- KEYS[4]  registry; KEYS[5] definitions hash of the group; KEYS[6] checkpoints; KEYS[7] claim of the task;
+-- KEYS[8]  receipts; KEYS[9..] the strata of every counter of the batch
 -- ARGV     a flat list, read from left to right:
+--          1 if this is the work of a task: token of its claim, the cursor it began from, then what
+--          checkpoint.advance takes; else 0
+--          n records,    then n times: its receipt, which must not be there yet
 --          n topics,     then n times: topic, the definition of what is looked for in it
 --          n partitions, then n times: field, position the worker last wrote ('' for none), new position
 --          n topics,     then n times: topic, records counted
---          n counters,   then n times: name, its entry in the registry, number of its strata among KEYS (in order)
+--          n counters,   then n times: name, its entry in the registry, number of its strata among KEYS (in order);
+--                        a successor is a counter of its own here, with the name and the entry of its predecessor
 --          n additions,  then n times: counter number, index into KEYS, number of keys, the keys;
 --                        number 0: one HyperLogLog, to be merged
 --
--- Returns  {'ok', counters that could not take keys...} | {'applied'} | {'stale'} | {'redefined'}
---          | {'vanished', counters...}
+-- Returns  {'ok', numbers of the counters that could not take keys...} | {'applied'} | {'stale'} | {'redefined'}
+--          | {'vanished', names...}
 --          'applied': this very batch was written before, its answer got lost.
+--          | {'fenced'} | {'moved'} | {'foreign'}: what checkpoint.refused says
+--          | {'receipted'}: a record has a receipt already
 local CHUNK = 4000 -- unpack() takes about 8,000 values
 
 local at = 0
 local function take()
   at = at + 1
   return ARGV[at]
+end
+
+local task
+if take() == '1' then
+  local token, expected = take(), take()
+  task = {take(), take(), take(), take(), take(), take()}
+  local refused = checkpoint.refused(KEYS[6], KEYS[7], token, expected, task[1])
+  if refused then
+    return {refused}
+  end
+end
+
+local records = {}
+for i = 1, tonumber(take()) do
+  records[i] = take()
+end
+if #receipts.missing(KEYS[8], records) < #records then
+  return {'receipted'}
 end
 
 for _, key in ipairs({1, 2, 4, 5}) do -- later, part of the batch would be written already
@@ -65,23 +90,23 @@ for i = 1, tonumber(take()) do
   end
 end
 
-local counters, vanished, key = {}, {'vanished'}, 5
+local counters, vanished, key = {}, {'vanished'}, 8
 for i = 1, tonumber(take()) do
   local name, entry, strata = take(), take(), tonumber(take())
   local registered = redis.call('HGET', KEYS[4], name)
-  if not registered or redis.call('EXISTS', unpack(KEYS, key + 1, key + strata)) < strata then
+  if registered and registered ~= entry then
+    stale = true -- repaired or rebuilt by another worker; the strata it had may well be gone
+  elseif not registered or redis.call('EXISTS', unpack(KEYS, key + 1, key + strata)) < strata then
     vanished[#vanished + 1] = name
-  elseif registered ~= entry then
-    stale = true -- repaired or rebuilt by another worker
   end
   key = key + strata
   counters[i] = name
 end
-if #vanished > 1 then
-  return vanished
-end
 if stale then
   return {'stale'}
+end
+if #vanished > 1 then
+  return vanished
 end
 
 -- Whether writes are refused (out of memory, read-only) is decided once, before the script runs: if the first
@@ -99,7 +124,7 @@ local function attempt(counter, ...)
       return result.err
     end
     bad[counter] = true
-    answer[#answer + 1] = counters[counter]
+    answer[#answer + 1] = counter
   end
 end
 
@@ -130,6 +155,12 @@ for i = 1, #fields, CHUNK do
 end
 for _, topic in ipairs(topics) do
   redis.call('HINCRBY', KEYS[1], topic[1], topic[2])
+end
+for _, id in ipairs(records) do
+  receipts.write(KEYS[8], id)
+end
+if task then
+  checkpoint.advance(KEYS[6], unpack(task, 1, 6))
 end
 local now = redis.call('TIME')
 local stamp = string.format('%d', now[1] * 1000 + math.floor(now[2] / 1000))

@@ -62,17 +62,33 @@ class CountsReader:
         Raises:
             StoreUnavailable: Redis does not answer, or not with what the registry should be.
         """
-        found = self._registered()
-        specs = [self._spec(name, entry) for name, entry in found.registry.items()]
-        readable = [spec for spec in specs if isinstance(spec, CounterSpec)]
-        answers = iter(self._run([command for spec in readable for command in self._commands(spec)]))
+        found, answered = self._ask()
         counts = [
             self._count(spec, answers, found)
             if isinstance(spec, CounterSpec)
             else _unreadable(spec, found.now)
-            for spec in specs
+            for spec, answers in answered
         ]
         return sorted([*counts, *self._gone(found)], key=lambda count: count.name)
+
+    def _ask(self) -> tuple[_Registered, list[tuple[CounterSpec | tuple[str, str], list[Any]]]]:
+        """What is registered, and the answers about each counter.
+
+        Strata that are missing may be those of a generation that was replaced since the registry was read.
+        """
+        found = self._registered()
+        while True:
+            specs = [self._spec(name, entry) for name, entry in found.registry.items()]
+            asked = [list(self._commands(spec)) if isinstance(spec, CounterSpec) else [] for spec in specs]
+            answers = iter(self._run([command for commands in asked for command in commands]))
+            answered = [
+                (spec, list(islice(answers, len(some)))) for spec, some in zip(specs, asked, strict=True)
+            ]
+            whole = all(isinstance(spec, tuple) or some[-1] == spec.strata for spec, some in answered)
+            again = found if whole else self._registered()
+            if again.registry == found.registry:
+                return found, answered
+            found = again
 
     def _registered(self) -> _Registered:
         tag = f"{{{self._prefix}}}"
@@ -100,17 +116,18 @@ class CountsReader:
 
     def _commands(self, spec: CounterSpec) -> Iterator[Command]:
         """One PFCOUNT per stratum: asked for several keys at once it would merge their registers and
-        estimate with the error of a single one. EXISTS tells a missing key from an empty one.
+        estimate with the error of a single one. EXISTS tells a missing key from an empty one, and is last to
+        tell of all that went missing until then.
         """
         keys = spec.keys(self._prefix)
-        yield ("EXISTS", *keys)
         for key in keys:
             yield ("PFCOUNT", key)
+        yield ("EXISTS", *keys)
 
-    def _count(self, spec: CounterSpec, answers: Iterator[Any], found: _Registered) -> Count:
+    def _count(self, spec: CounterSpec, answers: Sequence[Any], found: _Registered) -> Count:
         keys = spec.keys(self._prefix)
         stamp = found.stamps.get(spec.name.encode())
-        present, *parts = islice(answers, 1 + len(keys))
+        *parts, present = answers
         error = next((answer for answer in [*parts, present] if isinstance(answer, Exception)), None)
         value: int | None = None
         reason: str | None

@@ -17,6 +17,13 @@ BASE_STANDARD_ERROR = 0.008125
 """Relative standard error of one Redis HyperLogLog: 1.04 / sqrt(16384)."""
 
 
+class Successor(msgspec.Struct, frozen=True):
+    """The next generation of a counter while the journal is counted into it once more."""
+
+    precision: int
+    generation: int
+
+
 class CounterSpec(msgspec.Struct, frozen=True):
     """One entry of the registry. The number of strata is part of the data: changing it needs a rebuild."""
 
@@ -29,7 +36,11 @@ class CounterSpec(msgspec.Struct, frozen=True):
     read."""
 
     epoch: int = 0
-    """How often lost strata were created anew. An older epoch may have known registers that are gone."""
+    """Grows with every change of the entry, so that no two states of it are alike: whoever knows an older one
+    may have known registers that are gone."""
+
+    successor: Successor | None = None
+    """The generation that is fed beside this one, and takes its place."""
 
     @property
     def strata(self) -> int:
@@ -41,11 +52,31 @@ class CounterSpec(msgspec.Struct, frozen=True):
         """Relative standard error of the estimate (a fraction, not per cent)."""
         return float(BASE_STANDARD_ERROR / self.strata**0.5)
 
+    @property
+    def following(self) -> CounterSpec | None:
+        """The successor as a counter of its own."""
+        if self.successor is None:
+            return None
+        return CounterSpec(self.name, self.successor.precision, self.successor.generation, epoch=self.epoch)
+
+    @property
+    def generations(self) -> list[CounterSpec]:
+        """What keys are added to: the counter, and what follows it."""
+        return [self] if self.following is None else [self, self.following]
+
     def keys(self, prefix: str) -> list[str]:
         """The Redis keys of the strata, in order."""
         if self.layout is Layout.LEGACY:
             return [self.name]
         return [f"{{{prefix}}}:hll:{self.name}:{self.generation}:{n}" for n in range(self.strata)]
+
+
+def encode_spec(spec: CounterSpec) -> bytes:
+    """The entry of the registry for a counter. All but a missing successor is written out: people read it."""
+    entry = msgspec.structs.asdict(spec)
+    if spec.successor is None:
+        del entry["successor"]
+    return msgspec.json.encode(entry)
 
 
 def decode_spec(entry: bytes) -> CounterSpec:
@@ -60,10 +91,16 @@ def decode_spec(entry: bytes) -> CounterSpec:
         raise StoreError(
             f"an entry of the registry is not a counter: {error}; delete it from Redis"
         ) from error
-    if not MIN_PRECISION <= spec.precision <= MAX_PRECISION:
+    for precision in (spec.precision, *([spec.successor.precision] if spec.successor else [])):
+        if not MIN_PRECISION <= precision <= MAX_PRECISION:
+            raise StoreError(
+                f"counter {spec.name} has precision {precision} in the registry, not {MIN_PRECISION} to "
+                f"{MAX_PRECISION}; delete its entry from Redis"
+            )
+    if spec.successor is not None and spec.successor.generation != spec.generation + 1:
         raise StoreError(
-            f"counter {spec.name} has precision {spec.precision} in the registry, not {MIN_PRECISION} to "
-            f"{MAX_PRECISION}; delete its entry from Redis"
+            f"counter {spec.name} of generation {spec.generation} has a successor of generation "
+            f"{spec.successor.generation} in the registry; delete its entry from Redis"
         )
     return spec
 
