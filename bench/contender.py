@@ -77,10 +77,10 @@ def bare(job: Job) -> None:
 
 def counters(job: Job) -> None:
     """``counters count --stop-at-end``, through the command line."""
-    import journal_client.client
+    import journal_client.librdkafka
     from counters.cli import run
 
-    journal_client.client.Consumer = Stopwatch  # type: ignore[attr-defined]
+    journal_client.librdkafka.Consumer = Stopwatch  # type: ignore[attr-defined]
     settings = {
         "journal": {
             "brokers": job["brokers"],

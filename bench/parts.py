@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 import redis
 
-from bench import api, sketches
+from bench import api, sketches, tasks
 from bench.race import Contender, Race, install_rival
 from bench.table import Row, Target
 from bench.topics import KEY_TYPES, Record, filled, key_records, revision_records
@@ -104,9 +104,13 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "keys-sent": keys_sent,
     "accuracy": accuracy,
     "api": lambda bench: api.rows(bench.redis_url, bench.rounds, bench.say),
+    "checkpoint": lambda bench: tasks.checkpoint(bench.redis_url, bench.say),
+    "backfill": lambda bench: tasks.backfill(bench.redis_url, bench.rounds, bench.say),
+    "rebuild": lambda bench: tasks.rebuild(bench.brokers, bench.redis_url, bench.rounds, bench.say),
+    "verify": lambda bench: tasks.verify(bench.brokers, bench.redis_url, bench.say),
 }
 
-ON_KAFKA = ("key-only", "persons")
+ON_KAFKA = ("key-only", "persons", "rebuild", "verify")
 
 
 def _rates(part: str, race: Race) -> Iterator[Row]:

@@ -63,10 +63,12 @@ class Race:
 
     def run(self, topics: Topics, redis_url: str, rounds: int, progress: Callable[[str], None]) -> None:
         """Let each contender read all topics in turn, ``rounds`` times, each time into an empty Redis."""
-        _run(self._contenders[0], topics, redis_url)  # nobody has to wait for a broker that just woke up
+        run_contender(
+            self._contenders[0], topics, redis_url
+        )  # nobody has to wait for a broker that just woke up
         for number in range(rounds):
             for contender in self._contenders:
-                run = _run(contender, topics, redis_url)
+                run = run_contender(contender, topics, redis_url)
                 self.runs[contender.label].append(run)
                 progress(f"round {number + 1}/{rounds}  {contender.label:<34}{run.rate:>12,.0f} messages/s")
 
@@ -106,9 +108,11 @@ def install_rival() -> None:
         (RIVAL_HOME / "installed").touch()
 
 
-def _run(contender: Contender, topics: Topics, redis_url: str) -> Run:
-    with redis.Redis.from_url(redis_url) as client:
-        client.flushdb()
+def run_contender(contender: Contender, topics: Topics, redis_url: str, *, flush: bool = True) -> Run:
+    """Let one contender read all topics, into an empty Redis unless told not to ``flush`` it."""
+    if flush:
+        with redis.Redis.from_url(redis_url) as client:
+            client.flushdb()
     job = {
         "brokers": topics.brokers,
         "prefix": topics.prefix,

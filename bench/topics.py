@@ -43,23 +43,30 @@ class Topics:
 
 
 @contextmanager
-def filled(brokers: str, types: tuple[str, ...], records: Iterator[Record]) -> Iterator[Topics]:
-    """Topics of their own with these records; deleted afterwards."""
+def empty_topics(brokers: str, types: tuple[str, ...]) -> Iterator[Topics]:
+    """Topics of their own; deleted afterwards."""
     prefix = f"bench-{uuid4().hex[:8]}"
     names = [f"{prefix}.{name}" for name in types]
     admin = AdminClient({"bootstrap.servers": brokers})
     for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
         created.result()
     try:
-        written = 0
-        with JournalWriter(brokers, prefix) as writer:
-            for object_type, key, value in records:
-                writer.write(object_type, key, value)
-                written += 1
-        yield Topics(brokers, prefix, types, written)
+        yield Topics(brokers, prefix, types, 0)
     finally:
         for deleted in admin.delete_topics(names).values():
             deleted.result()
+
+
+@contextmanager
+def filled(brokers: str, types: tuple[str, ...], records: Iterator[Record]) -> Iterator[Topics]:
+    """Topics of their own with these records; deleted afterwards."""
+    with empty_topics(brokers, types) as topics:
+        written = 0
+        with JournalWriter(brokers, topics.prefix) as writer:
+            for object_type, key, value in records:
+                writer.write(object_type, key, value)
+                written += 1
+        yield Topics(brokers, topics.prefix, types, written)
 
 
 def key_records(number: int, seed: int = 1) -> Iterator[Record]:

@@ -291,6 +291,17 @@ class ExporterSettings(BaseModel):
     the API. Without it, ``/metrics?legacy=1`` asks for it."""
 
 
+class RetentionSettings(BaseModel):
+    """How long is kept what makes a retry harmless, and what says that a task is finished."""
+
+    model_config = _STRICT
+
+    receipts_days: Annotated[float, Field(ge=1, le=3650)] = 30
+    """Days for which receipts of retried records and rows of finished tasks are kept, for ``counters
+    checkpoints prune``. Receipts stay longer while a node may still retry a batch from before, and as long as
+    the quarantine holds their records."""
+
+
 class Settings(BaseModel):
     """The sections of the settings file."""
 
@@ -313,3 +324,6 @@ class Settings(BaseModel):
 
     exporter: ExporterSettings = ExporterSettings()
     """The metrics of the counts, for Prometheus."""
+
+    retention: RetentionSettings = RetentionSettings()
+    """How long is kept what makes a retry harmless, and what says that a task is finished."""

@@ -27,6 +27,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from counters import metrics
+from counters.checkpoints.model import Checkpoint, Desired
+from counters.checkpoints.snapshots import Snapshots
 from counters.durability import Durability, read_durability
 from counters.errors import CountersError
 from counters.history.store import HistoryStore, State
@@ -57,6 +59,7 @@ class Reading:
         problem: why the last attempt failed; None if it did not.
         durability: whether the store keeps them; None: not asked, or no answer.
         history: how old the history is; None: not asked, or no answer.
+        tasks: how the tasks are; None: not asked, or no answer.
     """
 
     counts: Sequence[Count] | None = None
@@ -65,6 +68,7 @@ class Reading:
     problem: str | None = None
     durability: Durability | None = None
     history: State | None = None
+    tasks: Sequence[Checkpoint] | None = None
 
 
 class Exposition(StrEnum):
@@ -170,6 +174,8 @@ def _samples(reading: Reading) -> Iterator[Sample]:
         yield from _durability_samples(reading.durability)
     if reading.history is not None:
         yield from _history_samples(reading.history)
+    for task in reading.tasks or ():
+        yield from _task_samples(task)
 
 
 def _figures(count: Count, age: float) -> Iterator[tuple[Metric, float]]:
@@ -204,13 +210,24 @@ def _history_samples(history: State) -> Iterator[Sample]:
         yield metrics.HISTORY_STALE, [], float(history.problem is not None)
 
 
+def _task_samples(task: Checkpoint) -> Iterator[Sample]:
+    yield metrics.TASK_PAUSED, [task.name], float(task.desired is Desired.PAUSED)
+    if task.heartbeat_at is not None:
+        yield metrics.TASK_LAST_PROGRESS, [task.name], task.heartbeat_at.timestamp()
+    for result, items in task.items.items():
+        yield metrics.BATCH_ITEMS, [task.name, result], float(items)
+
+
 class StoreReader:
     """Reads all that a scrape publishes. What is not the counts costs only itself when it fails."""
 
-    def __init__(self, redis: AnyRedis, counts: CountsReader, history: HistoryStore) -> None:
+    def __init__(
+        self, redis: AnyRedis, counts: CountsReader, history: HistoryStore, tasks: Snapshots | None = None
+    ) -> None:
         self._redis = redis
         self._counts = counts
         self._history = history
+        self._tasks = tasks
 
     def read(self) -> Reading:
         """One reading of now; raises StoreUnavailable if the counts cannot be read."""
@@ -219,6 +236,8 @@ class StoreReader:
             reading = replace(reading, durability=read_durability(self._redis))
         with suppress(CountersError):
             reading = replace(reading, history=self._history.state())
+        if self._tasks is not None:
+            reading = replace(reading, tasks=self._tasks.exported())
         return reading
 
 

@@ -1,6 +1,7 @@
-"""The name of every metric of published counts, with what it means and what to do about it.
+"""The name of every metric of published counts and of tasks, with what it means and what to do about it.
 
-Every replica exports the same figures: aggregate with ``max by (object_type)``, never with ``sum``.
+Every replica exports the same figures: aggregate with ``max by (object_type)`` or ``max by (task)``, never
+with ``sum``.
 """
 
 from __future__ import annotations
@@ -114,6 +115,28 @@ HISTORY_STALE = Metric(
     "1 if the history could not be rebuilt when it was last due, else 0.",
 )
 
+# 1 for long: somebody forgot to resume it. Absent, like the other two, where the tasks cannot be read.
+TASK_PAUSED = Metric(
+    "task_paused",
+    "1 if an operator paused the task, else 0.",
+    labels=("task",),
+)
+
+# Far in the past while the task should run: `counters checkpoints show` says who has its claim.
+TASK_LAST_PROGRESS = Metric(
+    "task_last_progress_timestamp_seconds",
+    "Unix time at which a batch of the task was last recorded.",
+    labels=("task",),
+)
+
+# Items that failed were stepped over; the log of the runner names them.
+BATCH_ITEMS = Metric(
+    "batch_items",
+    "Items in the recorded batches of the task, of all its runs, by result (ok, failed).",
+    kind=Kind.COUNTER,
+    labels=("task", "result"),
+)
+
 PUBLISHED = (
     OBJECTS,
     STANDARD_ERROR,
@@ -128,4 +151,7 @@ PUBLISHED = (
     REDIS_EVICTING,
     HISTORY_AGE,
     HISTORY_STALE,
+    TASK_PAUSED,
+    TASK_LAST_PROGRESS,
+    BATCH_ITEMS,
 )

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from counters.api.app import create_app
 from counters.api.legacy_calls import Backend
 from counters.api.server import bind, make_server, url
+from counters.cli.operations import make_operations
 from counters.config import Settings
 from counters.history.series import Series
 from counters.history.store import HistoryStore
@@ -56,7 +57,9 @@ def served(
 ) -> Iterator[httpx.Client]:
     """A client of an API over the counters and the history in Redis."""
     with Redis.from_url(redis_url, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as redis:
-        backend = Backend(history=HistoryStore(redis, PREFIX), refresh=refresh)
+        backend = Backend(
+            history=HistoryStore(redis, PREFIX), refresh=refresh, operations=make_operations(settings, redis)
+        )
         reader = CountsReader(redis, PREFIX, GROUP, TOPICS)
         app = create_app(settings, reader, interval=interval, backend=backend)
         with running(app) as address, httpx.Client(base_url=address) as client:

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from counters.api import assets, health, legacy, metrics, page, stream, v1
+from counters.api import assets, health, legacy, metrics, operations, page, stream, v1
 from counters.api.latest import LatestCounts, ReadsCounts
 from counters.api.legacy_calls import Backend
 from counters.api.past import LatestHistory
@@ -39,6 +39,7 @@ def create_app(
     past = LatestHistory(backend.history, 2 * interval)
     prepared = PreparedCounts(latest)
     feed = Feed(latest, prepared)
+    tasks = None if backend.operations is None else operations.TaskReads(backend.operations)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, object]]:
@@ -70,8 +71,11 @@ def create_app(
     app.include_router(stream.router(feed))
     app.include_router(v1.history_router(latest, past))
     app.include_router(v1.refresh_router(past, backend.refresh, settings.api.token))
+    app.include_router(operations.reading_router(tasks))
+    app.include_router(operations.writing_router(tasks, settings.api.token))
     app.include_router(health.router(latest))
-    app.include_router(metrics.router(latest, legacy=settings.exporter.legacy_family))
+    snapshots = None if tasks is None else tasks.snapshots
+    app.include_router(metrics.router(latest, snapshots, legacy=settings.exporter.legacy_family))
     app.include_router(page.router(latest, past, settings.journal.prefix))
     app.include_router(assets.router())
     return app

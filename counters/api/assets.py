@@ -11,6 +11,7 @@ from counters.api.bodies import Body
 ASSETS = {
     "style.css": "text/css",
     "page.js": "text/javascript",
+    "operations.js": "text/javascript",
     "charts.js": "text/javascript",
     "feed.js": "text/javascript",
     "format.js": "text/javascript",

@@ -17,6 +17,7 @@ import msgspec
 from counters.api.latest import LatestCounts, View
 from counters.api.past import LatestHistory, LoadsHistory
 from counters.api.swh_wire import RpcError, keys_of, try_again
+from counters.checkpoints.operations import Operations
 from counters.config import LegacyApiSettings
 from counters.history import files
 from counters.history.refresh import RefreshBusy
@@ -47,11 +48,13 @@ class Backend:
         writer: takes the keys of ``/add``.
         history: holds the history that all replicas share.
         refresh: rebuilds the history; says why it could not, None if it could.
+        operations: shows and changes the tasks.
     """
 
     writer: AddsKeys | None = None
     history: LoadsHistory | None = None
     refresh: Callable[[], str | None] | None = None
+    operations: Operations | None = None
 
 
 class CountCalls:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hmac
 
+from fastapi import HTTPException, Request
 from pydantic import SecretStr
 
 CHALLENGE = {"www-authenticate": 'Bearer realm="counters"'}
@@ -28,3 +29,15 @@ def holds_token(authorization: str, token: SecretStr | None) -> bool:
     elif scheme.lower() != "bearer":
         return False
     return hmac.compare_digest(given, expected) and expected != b""
+
+
+def check_token(request: Request, token: SecretStr | None) -> None:
+    """Make sure that the client may change something.
+
+    Raises:
+        HTTPException: 403 where no token is configured, 401 where it is not the one that was sent.
+    """
+    if token is None:
+        raise HTTPException(403, "no token is configured, hence nobody may do this; set api.token")
+    if not holds_token(request.headers.get("authorization", ""), token):
+        raise HTTPException(401, "send Authorization: Bearer with the token in api.token", CHALLENGE)

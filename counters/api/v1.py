@@ -23,7 +23,7 @@ from counters.api.bodies import Body, CountsBody, SingleCountBody, counts_tag, k
 from counters.api.latest import LatestCounts
 from counters.api.past import HistoryAnswers, HistoryBody, LatestHistory, Method, Question, selected, tag
 from counters.api.prepared import CACHING
-from counters.api.security import CHALLENGE, holds_token
+from counters.api.security import check_token
 from counters.api.tables import counts_table, history_table
 from counters.errors import CountersError
 from counters.history.refresh import RefreshBusy
@@ -45,8 +45,9 @@ class ProblemBody:
     detail: str
 
 
-def answers(media_type: str, *problems: int) -> dict[int | str, dict[str, Any]]:
-    """The description of a route: what it answers with 200, and the statuses of its problem documents."""
+def answers(media_type: str, *problems: int, cached: bool = True) -> dict[int | str, dict[str, Any]]:
+    """The description of a route: what it answers with 200, and the statuses of its problem documents. With
+    ``cached`` a client that has the answer already is told so."""
     schema = TypeAdapter(ProblemBody).json_schema()
     described: dict[int | str, dict[str, Any]] = {
         status: {"content": {"application/problem+json": {"schema": schema}}, "description": _MEANING[status]}
@@ -54,9 +55,13 @@ def answers(media_type: str, *problems: int) -> dict[int | str, dict[str, Any]]:
     }
     if media_type != JSON:
         described[200] = {"content": {media_type: {"schema": {"type": "string"}}}}
-    described[304] = {"description": "The client has it already (`If-None-Match`)"}
+    if cached:
+        described[304] = {"description": "The client has it already (`If-None-Match`)"}
     return described
 
+
+WITH_TOKEN = Security(HTTPBearer(scheme_name="token", auto_error=False))
+"""Describes a route that changes something; ``check_token`` is what guards it."""
 
 JSON = "application/json"
 TABLE = "text/csv; charset=utf-8; header=present"
@@ -64,8 +69,8 @@ TABLE = "text/csv; charset=utf-8; header=present"
 _MEANING = {
     401: "The token is missing or wrong",
     403: "No token is configured, hence nobody may do this",
-    404: "There is no such counter",
-    409: "It is being done already",
+    404: "There is no such counter, task or history",
+    409: "It is being done already, or by another",
     422: "A parameter is not what it should be",
     502: "The source of the history does not answer, or not completely; the last good history stays",
     503: "Nothing could be read yet",
@@ -196,15 +201,12 @@ def refresh_router(
         "/history/refresh",
         status_code=204,
         response_class=Response,
-        responses={s: d for s, d in answers(JSON, 401, 403, 404, 409, 502).items() if s != 304},
-        dependencies=[Security(HTTPBearer(scheme_name="token", auto_error=False))],
+        responses=answers(JSON, 401, 403, 404, 409, 502, cached=False),
+        dependencies=[WITH_TOKEN],
     )
     async def refresh_history(request: Request) -> Response:
         """Rebuild the history now, for all replicas."""
-        if token is None:
-            raise HTTPException(403, "no token is configured, hence nobody may do this; set api.token")
-        if not holds_token(request.headers.get("authorization", ""), token):
-            raise HTTPException(401, "send Authorization: Bearer with the token in api.token", CHALLENGE)
+        check_token(request, token)
         if refresh is None:
             raise HTTPException(404, "this server has no history to refresh")
         try:

@@ -41,12 +41,15 @@ HEARTBEAT_AT, RUNNER = "heartbeat_at", "runner"
 _MAP = msgspec.json.Decoder(dict[str, Any])
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+NO_POSITION = "{}"
+"""A position as it is stored where there is none, and what is compared where there is no row."""
+
 MAX_NAME = 200
 """Characters of a name; it becomes part of keys."""
 
 _NAME = re.compile(r"[a-z_]+:[A-Za-z0-9_.:-]+")
 
-RESERVED = frozenset({"journal", "schema"})
+RESERVED = frozenset({"flush", "journal", "schema"})
 """Operations whose rows the system writes: an operator sees them and does not change them."""
 
 
@@ -104,7 +107,7 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
         heartbeat_at: when a batch of the task was last recorded; None: never.
         runner: who did that.
         items: items of all runs together by result (``ok``, ``failed``).
-        token: the position as it is stored, which a conditional write compares; "" where there is none.
+        token: the position as it is stored, which a conditional write compares.
     """
 
     name: str
@@ -117,7 +120,7 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     heartbeat_at: datetime | None = None
     runner: str | None = None
     items: dict[str, int] = {}
-    token: str = ""
+    token: str = NO_POSITION
 
     @property
     def state(self) -> str:
@@ -161,7 +164,7 @@ class Advance:
         cursor: None: the scan reached its end; ABSENT: leave it.
         counts: ABSENT: leave them.
         expected: the token of the row the batch began from; the write is refused if the cursor has moved
-            since. None: write in any case.
+            since. A row that is missing has no position. None: write in any case.
         fence: of the claim under which this is written; None: there is none.
         runner: who reports to be running, with the store's time: the heartbeat; None: nobody.
         ok: items done by this batch.

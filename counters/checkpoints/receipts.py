@@ -53,6 +53,7 @@ class Receipts:
         self.key: Final = f"{{{prefix}}}:receipts"
         self._client = client
         self._drop = client.register_script(RECEIPTS_LUA + _FOLDER.joinpath("receipts_drop.lua").read_text())
+        self._keep = client.register_script(_FOLDER.joinpath("receipts_keep.lua").read_text())
         self._prune = client.register_script(_FOLDER.joinpath("receipts_prune.lua").read_text())
 
     def known(self, ids: Iterable[str]) -> set[str]:
@@ -71,6 +72,15 @@ class Receipts:
             with answering(self.key):
                 dropped += int(self._drop(keys=[self.key], args=chunk))
         return dropped
+
+    def keep(self, ids: Iterable[str]) -> int:
+        """Let the receipts of ``ids`` count as written now, since what they are about is still there; how
+        many there are."""
+        kept = 0
+        for chunk in _chunks(ids):
+            with answering(self.key):
+                kept += int(self._keep(keys=[self.key], args=chunk))
+        return kept
 
     def count(self) -> int:
         """How many there are."""

@@ -29,7 +29,7 @@ function checkpoint.write(hash, name, fields)
 end
 
 -- Whether the write may be made: nil, or 'fenced' | 'moved' | 'foreign'.
--- token: of the claim, '' for none. expected: the cursor the batch began from, '' where there was no row; '*': any.
+-- token: of the claim, '' for none. expected: the cursor the batch began from; '*': any. No row is no position.
 function checkpoint.refused(hash, claim, token, expected, name)
   if token ~= '' and redis.call('GET', claim) ~= token then
     return 'fenced'
@@ -38,7 +38,7 @@ function checkpoint.refused(hash, claim, token, expected, name)
   if kind ~= 'hash' and kind ~= 'none' then
     return 'foreign'
   end
-  if expected ~= '*' and (checkpoint.read(hash, name) or { cursor = '' }).cursor ~= expected then
+  if expected ~= '*' and (checkpoint.read(hash, name) or { cursor = '{}' }).cursor ~= expected then
     return 'moved'
   end
 end

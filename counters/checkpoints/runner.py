@@ -22,6 +22,7 @@ from typing import Any
 from counters.checkpoints.claim import Claim
 from counters.checkpoints.model import (
     IDLE,
+    NO_POSITION,
     RUNNING,
     Advance,
     Checkpoint,
@@ -141,12 +142,9 @@ OnBatch = Callable[[BatchEvent], None]
 
 
 def log_batch(event: BatchEvent) -> None:
-    """Tell the log."""
+    """Tell the log. An error is raised as well, and told by whoever handles it."""
     fields = {"task": event.name, "ok": event.ok, "failed": event.failed, "seconds": round(event.seconds, 3)}
-    if event.error is None:
-        logger.debug("batch done", extra=fields)
-    else:
-        logger.warning("batch failed: %s", event.error, extra=fields)
+    logger.debug("batch done" if event.error is None else f"batch failed: {event.error}", extra=fields)
 
 
 def _never() -> bool:
@@ -212,7 +210,7 @@ def _ended(
 
 def _turn(name: str, row: Checkpoint | None, counts: Counts, claim: Claim | None, by: str) -> Turn:
     if row is None:
-        return Turn(name, {}, "", counts, claim, by)
+        return Turn(name, {}, NO_POSITION, counts, claim, by)
     return Turn(name, row.position, row.token, counts, claim, by)
 
 
@@ -227,6 +225,7 @@ def _run_one(store: Checkpoints, turn: Turn, batch: Batch, on_batch: OnBatch) ->
         seconds = time.monotonic() - began
         on_batch(BatchEvent(turn.name, 0, 0, seconds, turn.cursor, str(error) or type(error).__name__))
         if isinstance(error, CursorMoved):
+            logger.warning("%s; going on from there", error)
             return None
         raise
     seconds = time.monotonic() - began

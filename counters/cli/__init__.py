@@ -28,6 +28,13 @@ COMMANDS = {
     "count": Command("counters.cli.count:count", "Count the objects of the journal into Redis."),
     "serve": Command("counters.cli.serve:serve", "Serve the counts: API, page, metrics."),
     "exporter": Command("counters.cli.exporter:exporter", "Publish the counts for Prometheus."),
+    "backfill": Command("counters.cli.backfill:backfill", "Count a topic's past, or a dump of keys."),
+    "rebuild": Command("counters.cli.rebuild:rebuild", "Recount a counter, with another precision perhaps."),
+    "verify": Command("counters.cli.verify:verify", "Recount a counter exactly, and compare."),
+    "quarantine": Command("counters.cli.quarantine:quarantine", "Records set aside: look, retry, drop."),
+    "checkpoints": Command(
+        "counters.cli.checkpoints:checkpoints", "See the long tasks, stop them, let them go on."
+    ),
     "history": Command("counters.cli.history:history", "Rebuild, show and export the history."),
     "check": Command("counters.cli.check:check", "Examine settings, journal and Redis; say what is wrong."),
     "load": Command("counters.cli.load:load", "Publish the objects of git repositories to the journal."),

@@ -20,6 +20,8 @@ def exporter(settings: Settings, host: str | None, port: int | None) -> None:
     """
     # Imported here so that every other command starts without the web framework.
     from counters.api.server import bind, run_until_signal, url
+    from counters.checkpoints.snapshots import Snapshot, Snapshots
+    from counters.cli.operations import make_operations
     from counters.exporter import Scrapes, StoreReader, create_exporter
     from counters.history.store import HistoryStore
     from counters.objects.reader import CountsReader
@@ -30,8 +32,12 @@ def exporter(settings: Settings, host: str | None, port: int | None) -> None:
     # A read that nobody waits for any more shall end, too.
     redis = connect(settings.redis.model_copy(update={"timeout": min(settings.redis.timeout, own.deadline)}))
     prefix, journal = settings.redis.prefix, settings.journal
+    operations = make_operations(settings, redis)
     reader = StoreReader(
-        redis, CountsReader(redis, prefix, journal.group_id, journal.prefix), HistoryStore(redis, prefix)
+        redis,
+        CountsReader(redis, prefix, journal.group_id, journal.prefix),
+        HistoryStore(redis, prefix),
+        Snapshots(lambda: Snapshot.read(operations)),
     )
     click.echo(f"counters: {url(listener)}metrics")
     try:

@@ -11,8 +11,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
+from counters.checkpoints.model import DAMAGED
+from counters.checkpoints.redis_store import RedisCheckpoints
 from counters.config import Settings
-from counters.errors import SettingsError, StoreError
+from counters.errors import CountersError, SettingsError, StoreError
 from counters.objects.derived import Derived
 from counters.objects.spec import CounterSpec, decode_spec
 from counters.redis import AnyRedis, mask_url
@@ -76,6 +78,7 @@ def redis_findings(redis: AnyRedis, settings: Settings) -> Generator[Finding, No
         yield from _memory_findings(info)
         yield persistence_finding(info, _save_points(redis))
         yield from _counter_findings(redis, settings.redis.prefix)
+        yield from _task_findings(redis, settings.redis.prefix)
         return (yield from _positions(redis, settings))
     except (ResponseError, AuthenticationError) as error:
         text = f"{_url(settings)} refuses ({_line(error)}); set redis.url, or the rights of its user"
@@ -175,6 +178,46 @@ def _counter_findings(redis: AnyRedis, prefix: str) -> Iterator[Finding]:
             yield Finding(Level.FAIL, subject, _line(error))
             continue
         yield _keys_finding(redis, subject, spec, prefix)
+        if spec.following is not None:
+            yield from _rebuild_findings(redis, subject, spec.following, prefix)
+
+
+def _rebuild_findings(
+    redis: AnyRedis, subject: str, following: CounterSpec, prefix: str
+) -> Iterator[Finding]:
+    finding = _keys_finding(redis, f"{subject}, rebuild", following, prefix)
+    if finding.level is not Level.OK:
+        yield finding
+        return
+    try:
+        holder = RedisCheckpoints(redis, prefix).holder(f"rebuild:{following.name}")
+    except CountersError as error:
+        yield Finding(Level.FAIL, finding.subject, _line(error))
+        return
+    if holder is None:
+        text = (
+            f"begun, and nobody goes on with it; run counters rebuild {following.name}, or give it --abandon"
+        )
+        yield Finding(Level.WARN, finding.subject, text)
+    else:
+        yield Finding(Level.OK, finding.subject, f"to precision {following.precision} by {holder}")
+
+
+def _task_findings(redis: AnyRedis, prefix: str) -> Iterator[Finding]:
+    try:
+        rows = RedisCheckpoints(redis, prefix).list()
+    except CountersError as error:
+        yield Finding(Level.FAIL, "checkpoints", _line(error))
+        return
+    for row in rows:
+        if row.paused_since is not None:
+            text = (
+                f"paused since {row.paused_since:%Y-%m-%d %H:%M} UTC; counters checkpoints resume {row.name}"
+            )
+            yield Finding(Level.WARN, f"task {row.name}", text)
+        elif row.observed == DAMAGED:
+            text = f"its checkpoint cannot be read; counters checkpoints delete {row.name}"
+            yield Finding(Level.FAIL, f"task {row.name}", text)
 
 
 def _keys_finding(redis: AnyRedis, subject: str, spec: CounterSpec, prefix: str) -> Finding:

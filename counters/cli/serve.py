@@ -40,6 +40,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
     from counters.api.legacy_calls import Backend
     from counters.api.server import run_until_signal
     from counters.cli.history import keep_history, make_refresher
+    from counters.cli.operations import make_operations
     from counters.history.store import HistoryStore
     from counters.objects.adoption import counts_reader
     from counters.objects.direct import DirectWriter
@@ -54,6 +55,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         writer=DirectWriter(store, settings.objects, journal.prefix),
         history=HistoryStore(redis, prefix),
         refresh=refresher.refresh_on_request,
+        operations=make_operations(settings, redis),
     )
     try:
         with keep_history(settings, redis, refresher):

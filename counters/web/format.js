@@ -5,6 +5,7 @@ export const MINUTE = 60, HOUR = 3600, DAY = 86400;
 const numbers = new Intl.NumberFormat();
 const signed = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero" });
 const percents = new Intl.NumberFormat(undefined, { style: "percent", minimumFractionDigits: 2 });
+const wholePercents = new Intl.NumberFormat(undefined, { style: "percent" });
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const date = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
@@ -13,6 +14,8 @@ const ago = new Intl.RelativeTimeFormat(undefined, { numeric: "always", style: "
 export const whole = (number) => numbers.format(number);
 export const change = (number) => signed.format(number);
 export const percent = (fraction) => percents.format(fraction);
+// Rounded down: 100 % is said of what is done.
+export const part = (fraction) => wholePercents.format(Math.floor(fraction * 100) / 100);
 export const timeOfDay = (seconds) => clock.format(seconds * 1000);
 
 export function age(seconds) {

@@ -11,10 +11,12 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 from redis import Redis
 
+from counters.checkpoints.redis_store import RedisCheckpoints
 from counters.cli.check import check
 from counters.cli.findings import Level, persistence_finding, position_findings, version_finding
 from counters.config import Layout, ObjectsSettings, RedisSettings, Settings
 from counters.embedded import EmbeddedRedis
+from counters.objects.generations import Generations
 from counters.objects.spec import CounterSpec
 from journal_client.batch import Partition
 from journal_client.config import JournalSettings, QuarantineSettings
@@ -145,6 +147,33 @@ def test_a_vanished_key_fails(settings: Settings, redis_client: Redis) -> None:
     register(redis_client, CounterSpec("content", precision=16))
     redis_client.pfadd("{counters}:hll:content:1:2", b"x")
     assert "FAIL  counter content: 3 of its 4 keys vanished" in report(settings, code=1)
+
+
+def test_a_rebuild_that_nobody_goes_on_with_is_a_warning(settings: Settings, redis_client: Redis) -> None:
+    spec = CounterSpec("content", precision=14)
+    register(redis_client, spec)
+    redis_client.pfadd(*spec.keys("counters"), b"x")
+    Generations(redis_client, "counters").begin("content", 15)
+    subject = "counter content, rebuild: "
+    assert f"warn  {subject}begun, and nobody goes on with it; run counters rebuild content" in report(
+        settings
+    )
+    with RedisCheckpoints(redis_client, "counters").claim("rebuild:content", "host/1"):
+        assert f"ok    {subject}to precision 15 by host/1 (claim 1)" in report(settings)
+
+
+def test_paused_tasks_are_warnings(settings: Settings, redis_client: Redis) -> None:
+    checkpoints = RedisCheckpoints(redis_client, "counters")
+    checkpoints.pause("backfill:content")
+    checkpoints.resume("backfill:revision")
+    output = report(settings)
+    assert "warn  task backfill:content: paused since 20" in output
+    assert "backfill:revision" not in output
+
+
+def test_a_damaged_row_fails(settings: Settings, redis_client: Redis) -> None:
+    redis_client.hset("{counters}:checkpoints", "backfill:content", "{")
+    assert "FAIL  task backfill:content: its checkpoint cannot be read" in report(settings, code=1)
 
 
 def test_an_unreadable_registry_entry_costs_that_counter_only(

@@ -26,6 +26,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from serving import running
 
+from counters.checkpoints.operations import Operations
+from counters.checkpoints.redis_store import RedisCheckpoints
+from counters.checkpoints.snapshots import EXPORTED, Snapshot, Snapshots
 from counters.embedded import EmbeddedRedis
 from counters.exporter import Reading, Scrapes, StoreReader, create_exporter
 from counters.history.series import Series
@@ -46,7 +49,13 @@ ANSWER_WITHIN = DEADLINE + 0.5
 def exporting(url: str, *, legacy: bool = False) -> Iterator[httpx.Client]:
     """An exporter whose connections wait far longer than its deadline."""
     with Redis.from_url(url, socket_timeout=30.0, retry=Retry(NoBackoff(), 0)) as redis:
-        reader = StoreReader(redis, CountsReader(redis, PREFIX, GROUP, TOPICS), HistoryStore(redis, PREFIX))
+        operations = Operations([RedisCheckpoints(redis, PREFIX)])
+        reader = StoreReader(
+            redis,
+            CountsReader(redis, PREFIX, GROUP, TOPICS),
+            HistoryStore(redis, PREFIX),
+            Snapshots(lambda: Snapshot.read(operations)),
+        )
         app = create_exporter(Scrapes(reader.read, DEADLINE), legacy=legacy)
         with running(app) as address, httpx.Client(base_url=address) as client:
             yield client
@@ -91,6 +100,31 @@ def test_a_foreign_key_costs_only_its_own_counter(client: httpx.Client, redis_cl
     assert ("counters_objects", "release") not in found
     assert found["counters_objects_unreadable", "release"] == 1
     assert found["counters_objects", "content"] == 100
+
+
+def test_a_task_is_published_with_the_counts(client: httpx.Client, redis_client: Redis) -> None:
+    RedisCheckpoints(redis_client, PREFIX).pause("backfill:content")
+    assert samples(client)["task_paused", "backfill:content"] == 1
+
+
+def test_tasks_that_cannot_be_read_cost_only_themselves(client: httpx.Client, redis_client: Redis) -> None:
+    redis_client.set(f"{{{PREFIX}}}:checkpoints", "foreign")
+    found = samples(client)
+    assert not [name for name, _ in found if name.startswith(("task_", "batch_items"))]
+    assert found["counters_objects", "content"] == 100
+
+
+def test_a_hundred_thousand_tasks_hold_up_no_scrape(client: httpx.Client, redis_client: Redis) -> None:
+    store, key = RedisCheckpoints(redis_client, PREFIX), f"{{{PREFIX}}}:checkpoints"
+    store.pause("backfill:content")
+    stored = redis_client.hget(key, "backfill:content")
+    rows = {f"backfill:n{number}": stored for number in range(100_000)}
+    redis_client.hset(key, mapping=rows)
+    answer = client.get("/metrics")
+    assert answer.elapsed.total_seconds() < ANSWER_WITHIN
+    assert "counters_objects{" in answer.text
+    # a later scrape has those that were read meanwhile
+    wait_for(lambda: len([name for name, _ in samples(client) if name == "task_paused"]) == EXPORTED)
 
 
 def test_both_spellings_of_the_path_answer_without_a_redirect(client: httpx.Client) -> None:

@@ -9,6 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from promtool import promtool
 
+from counters.checkpoints.model import Checkpoint, Desired
 from counters.durability import Durability, judge
 from counters.exporter import Exposition, Reading, expose, negotiate, render_legacy_family
 from counters.metrics import PUBLISHED
@@ -179,8 +180,39 @@ def test_counters_are_evicted_where_every_key_may_be(policy: str | None, evictin
     assert judge({}, None, policy).evicting is evicting
 
 
+BACKFILL = Checkpoint(
+    "backfill:content",
+    {},
+    {},
+    Desired.PAUSED,
+    "running",
+    updated_at=NOW,
+    heartbeat_at=NOW,
+    items={"ok": 7, "failed": 2},
+)
+
+
+def test_a_task_is_published_with_pause_last_progress_and_items() -> None:
+    found = samples(Reading(age=0.0, tasks=[BACKFILL]))
+    assert found["task_paused", "backfill:content"] == 1
+    assert found["task_last_progress_timestamp_seconds", "backfill:content"] == NOW.timestamp()
+    assert found["batch_items_total", "okbackfill:content"] == 7
+    assert found["batch_items_total", "failedbackfill:content"] == 2
+
+
+def test_a_task_that_never_ran_has_no_last_progress() -> None:
+    found = samples(Reading(age=0.0, tasks=[Checkpoint("a:1", {}, {}, Desired.RUN, "idle", NOW)]))
+    assert found["task_paused", "a:1"] == 0
+    assert ("task_last_progress_timestamp_seconds", "a:1") not in found
+
+
 def test_the_metrics_are_named_as_prometheus_wants_them() -> None:
-    reading = Reading([count("content", 3, messages=4)], age=0.0, durability=Durability(True, True, False))
+    reading = Reading(
+        [count("content", 3, messages=4)],
+        age=0.0,
+        durability=Durability(True, True, False),
+        tasks=[BACKFILL],
+    )
     checked = promtool("check", "metrics", text=text_of(reading))
     assert (checked.returncode, checked.stderr) == (0, "")
 
