@@ -291,6 +291,19 @@ class ExporterSettings(BaseModel):
     the API. Without it, ``/metrics?legacy=1`` asks for it."""
 
 
+class SqlSettings(BaseModel):
+    """The database of views that keep their state in SQL. The checkpoints of their tasks are there, too."""
+
+    model_config = _STRICT
+
+    url: SecretStr | None = None
+    """``sqlite:////var/lib/counters/state.db`` or ``postgresql://user:password@host/database``; unset: there
+    is none. Needs ``pip install 'counters[sql]'``, and ``counters checkpoints create-tables`` once."""
+
+    timeout: Seconds = 10.0
+    """Seconds to wait for a connection, or for another writer."""
+
+
 class RetentionSettings(BaseModel):
     """How long is kept what makes a retry harmless, and what says that a task is finished."""
 
@@ -324,6 +337,9 @@ class Settings(BaseModel):
 
     exporter: ExporterSettings = ExporterSettings()
     """The metrics of the counts, for Prometheus."""
+
+    sql: SqlSettings = SqlSettings()
+    """The database of views that keep their state in SQL. The checkpoints of their tasks are there, too."""
 
     retention: RetentionSettings = RetentionSettings()
     """How long is kept what makes a retry harmless, and what says that a task is finished."""

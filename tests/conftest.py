@@ -18,6 +18,8 @@ import redis
 from counters.embedded import EmbeddedRedis
 
 if TYPE_CHECKING:
+    from databases import Postgresql
+
     from tests.servers.kafka import RealKafka
 
 TEST_DB = 9
@@ -72,6 +74,22 @@ def own_redis(tmp_path: Path) -> Iterator[Callable[..., EmbeddedRedis]]:
             return servers.enter_context(EmbeddedRedis(folder, options=settings))
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[Postgresql]:
+    """A PostgreSQL that tests may empty, freeze and start again."""
+    from databases import Postgresql, require_postgresql
+
+    with Postgresql(require_postgresql()) as server:
+        yield server
+
+
+@pytest.fixture
+def postgresql_url(postgresql_server: Postgresql) -> str:
+    """URL of an empty PostgreSQL database."""
+    postgresql_server.empty()
+    return postgresql_server.url
 
 
 @pytest.fixture

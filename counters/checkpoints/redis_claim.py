@@ -99,8 +99,7 @@ class RedisClaim:
         """Give it back. Never raises: where Redis does not answer, the connection has ended."""
         with contextlib.suppress(RedisError, OSError):
             self._client.eval(_RELEASE, 1, self._keys.claim, self._token)
-        with contextlib.suppress(RedisError, OSError):
-            self._connection.close()
+        _hang_up(self._connection)
 
     def __enter__(self) -> Self:
         return self
@@ -124,8 +123,8 @@ def take(client: AnyRedis, keys: ClaimKeys, runner: str) -> RedisClaim:
         try:
             connection.client_setname(f"counters:{keys.name}")
             holder = _contend(node, connection, keys, runner)
-        except BaseException:
-            connection.close()
+        except BaseException:  # whether it was taken may be unknown: then it ends here
+            _hang_up(connection)
             raise
     return RedisClaim(node, connection, keys, holder)
 
@@ -140,6 +139,14 @@ def holder_of(client: AnyRedis, keys: ClaimKeys) -> str | None:
         node = _node(client, keys.claim)
         holder = _decode(node.get(keys.claim))
         return None if holder is None or not _lives(node, holder) else str(holder)
+
+
+def _hang_up(connection: Redis) -> None:
+    """End the connection, which ``close()`` would only give back to its pool."""
+    with contextlib.suppress(RedisError, OSError):
+        if connection.connection is not None:
+            connection.connection.disconnect()  # type: ignore[no-untyped-call]
+        connection.close()
 
 
 def _contend(node: Redis, connection: Redis, keys: ClaimKeys, runner: str) -> _Holder:

@@ -18,7 +18,7 @@ from rich.text import Text
 from counters.checkpoints.model import AlreadyRunning, check_name
 from counters.checkpoints.operations import Operations, Task, TaskAlone, read_cursor
 from counters.cli import COMMANDS
-from counters.cli.operations import ACTIVE, make_operations
+from counters.cli.operations import ACTIVE, create_tables, make_operations
 from counters.cli.retention import forget_node, prune
 from counters.config import Settings
 from counters.errors import InputError
@@ -252,3 +252,11 @@ def _plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+@checkpoints.command("create-tables")
+@click.pass_obj
+def create_tables_(settings: Settings) -> None:
+    """Make the tables of checkpoints in the database of sql.url, where they are missing."""
+    create_tables(settings.sql)
+    click.echo("the tables are there")

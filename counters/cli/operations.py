@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from counters.answering import answering
 from counters.checkpoints.model import Checkpoint, Desired, instant, scope
 from counters.checkpoints.operations import Operations
 from counters.checkpoints.redis_store import RedisCheckpoints
-from counters.config import Settings
+from counters.checkpoints.store import Checkpoints
+from counters.config import Settings, SqlSettings
+from counters.errors import SettingsError
 from counters.redis import AnyRedis
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 ACTIVE = "active"
 """The state of a view: its workers follow the journal whenever there are some."""
@@ -19,8 +24,43 @@ ACTIVE = "active"
 
 def make_operations(settings: Settings, redis: AnyRedis) -> Operations:
     """The tasks of every store that the settings name, and the rows of the system."""
-    stores = [RedisCheckpoints(redis, settings.redis.prefix)]
+    stores: list[Checkpoints] = [RedisCheckpoints(redis, settings.redis.prefix)]
+    if settings.sql.url is not None:
+        stores.append(_sql_checkpoints(settings.sql))
     return Operations(stores, functools.partial(journal_rows, redis, settings))
+
+
+def create_tables(settings: SqlSettings) -> None:
+    """Make the tables of checkpoints in the database that the settings name, where they are missing.
+
+    Raises:
+        SettingsError: they name none.
+    """
+    if settings.url is None:
+        raise SettingsError("no database is configured; set sql.url")
+    engine = _engine(settings)
+    from counters.checkpoints.sql_store import create_schema
+
+    create_schema(engine)
+
+
+def _sql_checkpoints(settings: SqlSettings) -> Checkpoints:
+    engine = _engine(settings)
+    from counters.checkpoints.sql_store import SqlCheckpoints
+
+    return SqlCheckpoints(engine)
+
+
+def _engine(settings: SqlSettings) -> Engine:
+    try:
+        from counters.sql import connect
+    except ImportError as error:
+        raise SettingsError(f"sql.url needs pip install 'counters[sql]' ({error})") from error
+    assert settings.url is not None
+    try:
+        return connect(settings.url.get_secret_value(), settings.timeout)
+    except SettingsError as error:
+        raise SettingsError(f"{error}; change sql.url") from error
 
 
 def journal_rows(redis: AnyRedis, settings: Settings) -> list[Checkpoint]:

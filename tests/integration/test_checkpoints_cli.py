@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,7 +20,9 @@ from serving import listening
 
 from counters.checkpoints.model import Advance
 from counters.checkpoints.redis_store import RedisCheckpoints
+from counters.checkpoints.sql_store import SqlCheckpoints
 from counters.cli import run
+from counters.sql import connect
 from journal_client.pytest_plugin import wait_for
 
 BACKFILL, REBUILD = "backfill:content", "rebuild:revision"
@@ -291,3 +294,43 @@ def answer_of(address: str) -> str:
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(address).text
     return ""
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a database that the settings name, without tables."""
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    monkeypatch.setenv("COUNTERS_SQL__URL", url)
+    return url
+
+
+def test_tasks_of_all_stores_are_one_list(checkpoints: Call, store: RedisCheckpoints, database: str) -> None:
+    assert checkpoints("create-tables").out == "the tables are there\n"
+    assert checkpoints("create-tables").code == 0
+    SqlCheckpoints(connect(database)).advance("visits:git", {"at": 1})
+    names = [task["name"] for task in json.loads(checkpoints("list", "--json").out)]
+    assert names == [BACKFILL, REBUILD, "schema:core", "visits:git"]
+    assert checkpoints("pause", "visits:git").code == 0
+    assert SqlCheckpoints(connect(database)).paused("visits:git")
+    assert store.get("visits:git") is None
+    assert READ_ONLY in checkpoints("pause", "schema:core").err
+
+
+def test_a_database_without_tables_says_how_to_make_them(checkpoints: Call, database: str) -> None:
+    assert checkpoints("list").code == 0
+    done = checkpoints("delete", "visits:git")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "counters checkpoints create-tables makes them" in done.err
+
+
+def test_without_a_database_there_are_no_tables_to_make(checkpoints: Call) -> None:
+    done = checkpoints("create-tables")
+    assert (done.code, done.err) == (2, "counters: no database is configured; set sql.url\n")
+
+
+def test_a_wrong_database_names_the_setting(checkpoints: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COUNTERS_SQL__URL", "mysql://ann:s3cret@host/db")
+    done = checkpoints("list")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "it must be sqlite or postgresql; change sql.url" in done.err
+    assert "s3cret" not in done.err
