@@ -6,6 +6,7 @@ Every test process of a parallel run starts its own. The fixtures for Kafka come
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
 TEST_DB = 9
 """Database that tests use, and empty, on a server that was given; parallel processes use the next ones."""
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that is run inside a test sets up logging for its process, which is that of the next test."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

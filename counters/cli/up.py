@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import signal
 import time
 from pathlib import Path
 from types import FrameType
 
 import click
+from pydantic import SecretStr
 
 from counters.config import Settings
 
@@ -42,8 +44,10 @@ def up(
     paths = repositories or _here()
     for path in paths:
         Repository.open(path)
-    if port is not None:
-        settings = settings.model_copy(update={"api": settings.api.model_copy(update={"port": port})})
+    api = settings.api.model_copy(update={} if port is None else {"port": port})
+    if api.token is None:
+        api = api.model_copy(update={"token": SecretStr(secrets.token_urlsafe(9))})
+    settings = settings.model_copy(update={"api": api})
     bind(settings.api.host, settings.api.port).close()  # a port in use is said before anything starts
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)  # a shell may have told its background jobs to ignore Ctrl-C
@@ -56,6 +60,9 @@ def up(
             f"Kafka at {system.settings.journal.brokers}, "
             f"Redis at {system.settings.redis.url.get_secret_value()}; Ctrl-C ends everything."
         )
+        if settings.api.token is not None:
+            token = settings.api.token.get_secret_value()
+            click.echo(f"Pausing a task on the page takes the token {token}")
         if paths:
             with system.writer() as writer:
                 publish(paths, writer)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from checkpoint_stores import Place, SqlPlace, place
 from databases import Postgresql
+from redis import Redis
 from runner_process import Runner
 from sqlalchemy.event import listen
 from sqlalchemy.exc import OperationalError
@@ -21,6 +22,7 @@ from counters import sql as engines
 from counters.checkpoints.claim import Claim
 from counters.checkpoints.model import NO_POSITION, Advance, AlreadyRunning, ClaimLost, Fence, runner
 from counters.checkpoints.postgresql_claim import lock_key
+from counters.checkpoints.redis_store import RedisCheckpoints
 from counters.checkpoints.sql_store import SqlCheckpoints
 from counters.checkpoints.store import Checkpoints
 from counters.embedded import EmbeddedRedis
@@ -187,6 +189,17 @@ def test_a_claim_does_not_outlive_a_restart_of_redis(own_redis: Callable[..., Em
     server = own_redis(data=True, appendfsync="always")
     with place("redis", server.url) as at:
         _claim_is_lost_over(server.restart, at)
+
+
+def test_a_claim_ends_also_where_redis_refuses_to_take_it_back(
+    own_redis: Callable[..., EmbeddedRedis],
+) -> None:
+    with Redis.from_url(own_redis().url) as client:
+        store = RedisCheckpoints(client, "counters")
+        claim = store.claim(NAME)
+        client.execute_command("ACL", "SETUSER", "default", "-eval", "-del")
+        claim.release()
+        wait_for(lambda: store.holder(NAME) is None, timeout=1.0)
 
 
 def test_a_claim_does_not_outlive_a_restart_of_postgresql(

@@ -182,7 +182,7 @@ def test_a_foreign_value_in_a_counters_key_costs_that_counter_only_until_it_is_d
     stratum = spec_of(redis_client, "content").keys("counters")[0]
     put(redis_client, stratum)
     records.write(1_000)
-    worker.expect("the key of counter content holds something else")
+    worker.expect("a key of counter content, generation 1, holds something else")
     wait_for(lambda: records.counted(redis_client) == 2_000)
     assert [line for line in records.differences(redis_client) if ":content:" not in line] == []
     redis_client.delete(stratum)
