@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -9,7 +10,7 @@ import click
 from counters.checkpoints.model import check_name, scope
 from counters.checkpoints.runner import Outcome
 from counters.cli.tasks import Task, run_task, tell, waits
-from counters.cli.workbench import give_way, workbench
+from counters.cli.workbench import check_type, give_way, workbench
 from counters.config import Settings
 from counters.objects.dumps import Encoding, Form, Place
 
@@ -23,7 +24,7 @@ _FORMS = {
 
 
 @click.command()
-@click.argument("object_type", metavar="TYPE")
+@click.argument("object_type", metavar="TYPE", callback=check_type)
 @click.option(
     "--from",
     "source",
@@ -72,24 +73,21 @@ def backfill(
             refuse = {"--format": form, "--field": field, "--encoding": encoding, "--name": name}
             if given := [option for option, value in refuse.items() if value is not None]:
                 raise click.UsageError(f"{given[0]} is about a dump; name it with --from")
-            with bench.scan() as scan:
-                task: Task = TopicBackfill(object_type, scan, bench.bulk_writer(), bench.extraction)
+            with bench.journal() as journal:
+                task: Task = TopicBackfill(object_type, journal, bench.bulk_writer())
                 run = run_task(bench.checkpoints, task, wait=wait)
         else:
-            shown = "stdin" if str(source) == "-" else source.name
+            place: Place = "-" if str(source) == "-" else source
+            shown = "stdin" if place == "-" else source.name
             task_name = check_name(f"backfill:{object_type}:{scope(name or shown)}")
             chosen = _form_of(source) if form is None else Form(form)
-            place: Place = "-" if str(source) == "-" else source
-            dump = open_dump(place, chosen, field=field, encoding=Encoding(encoding or Encoding.HEX))
-            try:
+            with closing(open_dump(place, chosen, field=field, encoding=Encoding(encoding or "hex"))) as dump:
                 task = DumpBackfill(task_name, object_type, dump, bench.bulk_writer())
                 run = run_task(bench.checkpoints, task, wait=wait)
-            finally:
-                dump.close()
     if run.outcome is not Outcome.COMPLETE:
         return tell(task.name, run, "the same command")
-    ok, failed = run.counts.get("ok", 0), run.counts.get("failed", 0)
-    click.echo(f"{ok:,} {task.unit} counted" + (f", {failed:,} could not be" if failed else ""))
+    failed = f", {run.counts['failed']:,} could not be" if run.counts["failed"] else ""
+    click.echo(f"{run.counts['ok']:,} {task.unit} counted{failed}")
     return 0
 
 

@@ -6,12 +6,12 @@ import click
 
 from counters.checkpoints.runner import Outcome
 from counters.cli.tasks import run_task, tell, waits
-from counters.cli.workbench import Workbench, give_way, workbench
+from counters.cli.workbench import Workbench, check_type, give_way, workbench
 from counters.config import MAX_PRECISION, MIN_PRECISION, Settings
 
 
 @click.command()
-@click.argument("object_type", metavar="TYPE")
+@click.argument("object_type", metavar="TYPE", callback=check_type)
 @click.option(
     "--precision",
     type=click.IntRange(MIN_PRECISION, MAX_PRECISION),
@@ -37,20 +37,21 @@ def rebuild(
         if abandon:
             return _abandon(bench, object_type)
         give_way()
-        with bench.scan() as scan:
+        with bench.journal() as journal:
             task = Rebuild(
                 object_type,
                 settings.objects.precision if precision is None else precision,
                 bench.store,
                 bench.generations,
-                scan,
-                bench.extraction,
+                journal,
                 allow_fall=allow_fall,
             )
             run = run_task(bench.checkpoints, task, wait=wait)
     if run.outcome is not Outcome.COMPLETE:
         return tell(task.name, run, "the same command")
-    if task.counts is not None:
+    if task.counts is None:  # that is all a process knows which was killed after it
+        click.echo(f"{object_type}: the switch was made before; it is recorded now")
+    else:
         old, new = task.counts
         click.echo(f"{object_type}: {new:,} (was {old:,})")
     return 0

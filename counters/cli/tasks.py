@@ -12,16 +12,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Protocol
 
 import click
 
-from counters.checkpoints.model import AlreadyRunning, ClaimLost
+from counters.checkpoints.model import (
+    AlreadyRunning,
+    Checkpoint,
+    ClaimLost,
+    Cursor,
+    Desired,
+    NotFound,
+)
 from counters.checkpoints.runner import BatchEvent, Done, Outcome, Run, Turn, log_batch, run_batches
 from counters.checkpoints.store import Checkpoints
-from counters.cli.progress import Amount, Show, display
+from counters.cli.progress import Amount, Show, display, say
 from counters.errors import StoreUnavailable
 from journal_client.errors import Unavailable
 
@@ -76,9 +83,14 @@ def waits(command: Callable[..., Any]) -> Callable[..., Any]:
 def run_task(store: Checkpoints, task: Task, *, wait: bool = True) -> Run:
     """Run ``task`` to its end, or until it is paused (unless ``wait``) or a signal comes.
 
+    Returns:
+        What came of it; the counts ``ok`` and ``failed`` are those of all that this process did.
+
     Raises:
         AlreadyRunning: another process does.
-        StoreUnavailable, Unavailable: the store or the brokers did not answer for ``PATIENCE`` seconds.
+        StoreUnavailable, Unavailable: the store or the brokers did not answer at the start, or later for
+            ``PATIENCE`` seconds.
+        NotFound: the task was deleted while this waited for it to be resumed.
     """
     with _stop_on_signals() as stopping, display() as shown:
         follow = _Follow(task, shown.start(task.name, task.unit))
@@ -86,6 +98,7 @@ def run_task(store: Checkpoints, task: Task, *, wait: bool = True) -> Run:
         while True:
             try:
                 with store.claim(task.name) as claim:
+                    follow.begin(store.get(task.name))
                     run = run_batches(
                         store,
                         task.name,
@@ -98,13 +111,13 @@ def run_task(store: Checkpoints, task: Task, *, wait: bool = True) -> Run:
             except AlreadyRunning as error:
                 outage.wait(error, stopping, expected=outage.began is not None)
             except (StoreUnavailable, Unavailable, ClaimLost) as error:
-                outage.wait(error, stopping)
+                outage.wait(error, stopping, expected=follow.begun)
             else:
                 if run.outcome is not Outcome.PAUSED or not wait:
-                    return run
+                    return follow.whole(run)
                 _wait_for_resume(store, task.name, stopping)
             if stopping():
-                return Run(Outcome.STOPPED, 0, {})
+                return follow.whole(Run(Outcome.STOPPED, 0, {}))
 
 
 def tell(task: str, run: Run, command: str) -> int:
@@ -117,21 +130,48 @@ def tell(task: str, run: Run, command: str) -> int:
 
 
 class _Follow:
-    """Shows the progress after each batch."""
+    """Shows the progress after each batch, and adds up what was done.
+
+    Attributes:
+        begun: whether the store ever answered.
+    """
 
     def __init__(self, task: Task, show: Show) -> None:
+        self.begun = False
         self._task = task
         self._show = show
-        self._items = 0
+        self._ok = self._failed = 0
+        self._total: int | None = None
+
+    def begin(self, row: Checkpoint | None) -> None:
+        """Show from where it goes on."""
+        self.begun = True
+        self._show_at({} if row is None else row.position)
 
     def __call__(self, event: BatchEvent) -> None:
         log_batch(event)
         if event.error is not None:
             return
-        self._items += event.ok + event.failed
+        self._ok += event.ok
+        self._failed += event.failed
         if event.cursor is not None:
-            done, total = self._task.progress(dict(event.cursor))
-            self._show(Amount(done, total, self._items))
+            self._show_at(event.cursor)
+        else:
+            total = self._items if self._total is None else self._total
+            self._show(Amount(total, total, self._items))
+
+    def whole(self, run: Run) -> Run:
+        """``run`` with the counts of all that was done, however often it was interrupted."""
+        return replace(run, counts={**run.counts, "ok": self._ok, "failed": self._failed})
+
+    @property
+    def _items(self) -> int:
+        return self._ok + self._failed
+
+    def _show_at(self, cursor: Cursor) -> None:
+        done, self._total = self._task.progress(dict(cursor))
+        if self._total is not None or self._items:
+            self._show(Amount(done, self._total, self._items))
 
 
 class _Outage:
@@ -145,7 +185,7 @@ class _Outage:
 
         def on_batch(event: BatchEvent) -> None:
             if event.error is None and self.began is not None:
-                click.echo("going on", err=True)
+                say("going on")
                 self.began = None
             follow(event)
 
@@ -161,7 +201,7 @@ class _Outage:
             raise error
         now = time.monotonic()
         if self.began is None:
-            click.echo(f"waiting: {error}", err=True)
+            say(f"waiting: {error}")
             self.began = now
         elif now - self.began > PATIENCE:
             raise error
@@ -169,13 +209,17 @@ class _Outage:
 
 
 def _wait_for_resume(store: Checkpoints, name: str, stopping: Stopping) -> None:
-    click.echo(f"{name} is paused; waiting for: counters checkpoints resume {name}", err=True)
+    say(f"{name} is paused; waiting for: counters checkpoints resume {name}")
     while not stopping.event.wait(LOOK):
         try:
-            if not store.paused(name):
-                return
+            row = store.get(name)
         except StoreUnavailable:
             continue  # whoever resumes it has to wait, too
+        if row is None:
+            raise NotFound(f"{name} was deleted while it was paused; it does not go on")
+        if row.desired is not Desired.PAUSED:
+            say("going on")
+            return
 
 
 @contextmanager

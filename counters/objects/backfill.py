@@ -7,11 +7,10 @@ from typing import Any
 
 from counters.checkpoints.runner import Done, Turn
 from counters.errors import InputError
-from counters.objects.bulk import BulkWriter
+from counters.objects.bulk import BulkWriter, Changed
 from counters.objects.dumps import Dump
-from counters.objects.extraction import Extraction
-from counters.objects.ranges import Range, progress_of, read
-from journal_client.scan import TopicScan
+from counters.objects.ranges import Journal, Range, progress_of
+from journal_client.scan import UnknownTopicError
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +19,11 @@ BATCH = 200_000
 
 
 class DumpBackfill:
-    """Counts the keys of a dump. The cursor is written with the keys."""
+    """Counts the keys of a dump. The cursor is written with the keys.
+
+    Nobody else reads the dump: if the counter lost keys meanwhile, or is another one since a rebuild, all of
+    it is counted anew.
+    """
 
     unit = "keys"
 
@@ -37,7 +40,7 @@ class DumpBackfill:
             InputError: the dump is not the one that the cursor is about.
         """
         known = turn.cursor.get("dump")
-        if known is not None and not self._dump.continues(known):
+        if turn.cursor and not (isinstance(known, dict) and self._dump.continues(known)):
             raise InputError(
                 f"the dump is not the one {self.name} has read so far: give it another --name, or begin anew "
                 f"with counters checkpoints rewind {self.name}"
@@ -45,14 +48,28 @@ class DumpBackfill:
         chunk = self._dump.read(turn.cursor.get("at", {}), BATCH)
         for problem in chunk.problems:
             logger.warning("not counted: %s", problem)
-        cursor = None if chunk.cursor is None else {"at": chunk.cursor, "dump": self._dump.fingerprint}
+        begun = turn.cursor.get("epoch")
+        epoch = self._writer.epoch(self._counter) if begun is None and chunk.keys else begun
+        cursor = None if chunk.cursor is None else self._cursor(chunk.cursor, epoch)
         done = Done(cursor, ok=len(chunk.keys), failed=chunk.failed, recorded=True)
-        self._writer.add({self._counter: chunk.keys} if chunk.keys else {}, turn.advance(done))
+        if begun is None:  # none of its keys is in the counter yet
+            self._writer.add({self._counter: chunk.keys} if chunk.keys else {}, turn.advance(done))
+            return done
+        try:
+            self._writer.add_to(self._counter, begun, chunk.keys, turn.advance(done))
+        except Changed:
+            logger.warning("counter %s was emptied or rebuilt meanwhile; counting all anew", self._counter)
+            return Done({})
         return done
 
     def progress(self, cursor: dict[str, Any]) -> tuple[int, int | None]:
         """How far in the dump, in its own unit."""
-        return self._dump.done(cursor.get("at", {})), self._dump.total
+        at = cursor.get("at")
+        return self._dump.done(at if isinstance(at, dict) else {}), self._dump.total
+
+    def _cursor(self, at: dict[str, int], epoch: int | None) -> dict[str, Any]:
+        share = {} if self._dump.total is None else {"done": self._dump.done(at), "total": self._dump.total}
+        return share | {"at": at, "epoch": epoch, "dump": self._dump.fingerprint}
 
 
 class TopicBackfill:
@@ -61,23 +78,31 @@ class TopicBackfill:
 
     unit = "records"
 
-    def __init__(self, object_type: str, scan: TopicScan, writer: BulkWriter, extraction: Extraction) -> None:
+    def __init__(self, object_type: str, journal: Journal, writer: BulkWriter) -> None:
         self.name = f"backfill:{object_type}"
-        self._topic = extraction.topic_of(object_type)
-        self._scan = scan
+        self._object_type = object_type
+        self._journal = journal
         self._writer = writer
-        self._extraction = extraction
 
     def batch(self, turn: Turn) -> Done:
         """The next records."""
-        begun = Range.of_cursor(turn.cursor) if turn.cursor else None
-        range_ = begun or Range.between(self._scan.watermarks([self._topic]))
-        portion = read(self._scan, range_, BATCH)
+        range_ = Range.of_cursor(turn.cursor) if turn.cursor else self._whole()
+        portion = self._journal.read(range_, BATCH)
         cursor = None if portion.rest is None else portion.rest.cursor()
         done = Done(cursor, ok=len(portion.batch), failed=portion.failed, recorded=True)
-        self._writer.add(self._extraction.keys(portion.batch), turn.advance(done))
+        self._writer.add(self._journal.extraction.keys(portion.batch), turn.advance(done))
         return done
 
     def progress(self, cursor: dict[str, Any]) -> tuple[int, int | None]:
         """Offsets done, and of how many."""
         return progress_of(cursor)
+
+    def _whole(self) -> Range:
+        try:
+            return Range.between(self._journal.watermarks(self._object_type))
+        except UnknownTopicError:
+            if sources := self._journal.extraction.sources_of(self._object_type):
+                raise InputError(
+                    f"{self._object_type} is found inside messages of {', '.join(sources)}; backfill those"
+                ) from None
+            raise

@@ -22,14 +22,13 @@ import numpy as np
 from counters.checkpoints.model import Advance, CursorMoved
 from counters.checkpoints.runner import Done, Turn
 from counters.errors import CountersError, StoreError
-from counters.objects.extraction import Extraction
+from counters.objects.bulk import Footing
 from counters.objects.generations import Generations
-from counters.objects.ranges import Range, progress_of, read
+from counters.objects.ranges import Journal, Range, progress_of
 from counters.objects.rises import Mirrors
 from counters.objects.sketch import estimate_strata, hash_keys
 from counters.objects.spec import CounterSpec
 from counters.objects.store import CounterStore, Flush, Stale, Vanished
-from journal_client.scan import TopicScan
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +49,9 @@ class Rebuild:
 
     Args:
         allow_fall: switch although the recount falls short.
+
+    Attributes:
+        counts: estimates of the counter before and after, once they are compared.
     """
 
     unit = "records"
@@ -60,22 +62,20 @@ class Rebuild:
         precision: int,
         store: CounterStore,
         generations: Generations,
-        scan: TopicScan,
-        extraction: Extraction,
+        journal: Journal,
         *,
         allow_fall: bool = False,
     ) -> None:
         self.name = f"rebuild:{counter}"
+        self.counts: tuple[int, int] | None = None
         self._counter = counter
         self._precision = precision
         self._store = store
         self._generations = generations
-        self._scan = scan
-        self._extraction = extraction
+        self._journal = journal
         self._allow_fall = allow_fall
         self._mirrors = Mirrors(store)
-        self.counts: tuple[int, int] | None = None
-        """Estimates of the counter before and after, once they are compared."""
+        self._footing = Footing()
 
     def batch(self, turn: Turn) -> Done:
         """The next records into the successor; at the end, the switch.
@@ -85,16 +85,17 @@ class Rebuild:
         """
         if self._is_switched(turn.cursor):
             return Done(None)
+        if not turn.cursor:
+            self._journal.feeding(self._counter)  # without a topic, nothing is begun
         spec = self._begin()
         range_ = self._range(spec, turn.cursor)
-        portion = read(self._scan, range_, BATCH)
+        portion = self._journal.read(range_, BATCH)
         if portion.rest is None:
             self._switch(spec)
             return Done(None, failed=portion.failed)
         position = portion.rest.cursor() | {"generation": spec.generation, "epoch": spec.epoch}
         done = Done(position, ok=len(portion.batch), failed=portion.failed, recorded=True)
-        keys = self._extraction.keys(portion.batch, only=[self._counter]).get(self._counter, [])
-        self._add(spec, keys, turn.advance(done))
+        self._add(spec, self._journal.keys_of(portion, self._counter), turn.advance(done))
         return done
 
     def progress(self, cursor: dict[str, Any]) -> tuple[int, int | None]:
@@ -114,55 +115,61 @@ class Rebuild:
             logger.warning("the successor of %s was given up meanwhile; beginning anew", self._counter)
         self._mirrors.forget()
         # After the beginning: whatever a worker flushed before it lies below these ends.
-        return Range.between(self._scan.watermarks(self._topics()))
-
-    def _topics(self) -> list[str]:
-        """Those that exist: a derived counter has none of its own name."""
-        sources = self._extraction.sources_of(self._counter)
-        return [self._extraction.topic_of(name) for name in sources or [self._counter]]
+        return Range.between(self._journal.feeding(self._counter))
 
     def _is_switched(self, cursor: Mapping[str, Any]) -> bool:
         """Whether it was killed between the switch and the record of that."""
-        if not cursor:
+        generation = cursor.get("generation")
+        if not isinstance(generation, int):
             return False
         spec = self._store.find(self._counter)
-        return spec is not None and spec.generation == cursor["generation"] + 1
+        return spec is not None and spec.generation == generation + 1
 
     def _add(self, spec: CounterSpec, keys: list[bytes], advance: Advance) -> None:
         assert spec.following is not None
+        if not self._footing.leave(advance):
+            self._mirrors.forget()
         rise = self._mirrors.rise(spec.following, keys, hash_keys(keys))
         try:
             broken = self._store.flush(Flush({}, {}, [rise.addition], advance=advance))
         except (Stale, Vanished):
             raise self._given_up() from None
         if broken:
-            raise StoreError(f"a key of counter {self._counter} holds something else; delete it from Redis")
+            raise StoreError(
+                f"a key of the successor of {self._counter} holds something else; begin anew with --abandon"
+            )
         rise.apply()
+        self._footing.reach(advance)
 
     def _switch(self, spec: CounterSpec) -> None:
         assert spec.following is not None
         old, new = self._estimate(spec), self._estimate(spec.following)
+        if new is None:
+            raise self._given_up()
+        if old is None:
+            logger.warning(
+                "counter %s lacks keys in Redis; nothing to compare the recount with", self._counter
+            )
+            old = 0
         errors = math.hypot(old * spec.standard_error, new * spec.following.standard_error)
         self.counts = (old, new)
         if new < old - TOLERANCE * errors and not self._allow_fall:
             raise FallsShort(
                 f"the recount of {self._counter} found {new:,} where {old:,} were counted, and errors "
-                f"explain only {TOLERANCE * errors:,.0f}: the journal does not hold everything any more. Nothing was "
-                "switched; --allow-fall switches, --abandon gives the recount up"
+                f"explain only {TOLERANCE * errors:,.0f}: the journal does not hold everything any more. "
+                "Nothing was switched; --allow-fall switches, --abandon gives the recount up"
             )
         try:
             self._generations.switch(spec)
         except Stale:
             raise self._given_up() from None
 
-    def _estimate(self, spec: CounterSpec) -> int:
+    def _estimate(self, spec: CounterSpec) -> int | None:
+        """None if strata are missing."""
         registers = self._store.registers(spec)
         whole = [one for one in registers if one is not None]
-        if len(whole) < len(registers):
-            raise self._given_up()
-        return estimate_strata(np.concatenate(whole))
+        return estimate_strata(np.concatenate(whole)) if len(whole) == len(registers) else None
 
     def _given_up(self) -> CursorMoved:
         """The runner reads the row, and this begins anew."""
-        self._mirrors.forget()
         return CursorMoved(f"the counter {self._counter} was repaired or changed meanwhile")

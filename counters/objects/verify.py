@@ -4,18 +4,17 @@ The range is what the group had read, and the journal still held, when the task 
 counter are those of the same moment. Two things are compared:
 
 - the estimate with the exact number of different keys. If the journal does not reach back to its first record
-  any more, the counter knows keys that cannot be recounted: then the estimate is that of a sketch of the
-  range, made here.
+  any more, or loses records before they are read, the counter knows keys that cannot be recounted: then the
+  estimate is that of a sketch of the range, made here.
 - register by register: none of the counter's may be lower than the keys of the range make it. A lower one
   means that keys were lost, however good the estimate looks.
 
-The cursor is written after the work: a batch killed in between is read again, and the spool cuts off what it
-had written.
+Keys that came past the journal, out of a dump perhaps, show as a deviation. The cursor is written after the
+work: a batch killed in between is read again, and the spool cuts off what it had written.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +25,10 @@ import numpy as np
 from counters.checkpoints.runner import Done, Turn
 from counters.errors import InputError, StoreError
 from counters.objects.exact import Spool
-from counters.objects.extraction import Extraction
-from counters.objects.ranges import Range, progress_of, read
+from counters.objects.ranges import Journal, Range, progress_of
 from counters.objects.sketch import Registers, estimate_strata, hash_keys, locate
 from counters.objects.spec import CounterSpec
 from counters.objects.store import CounterStore
-from journal_client.scan import TopicScan
-
-logger = logging.getLogger(__name__)
 
 BATCH = 200_000
 """Records per batch."""
@@ -54,8 +49,8 @@ class Verdict:
         estimate: what the sketch says of them.
         standard_error: of the estimate, relative.
         lost: registers of the counter that are lower than the keys of the range make them.
-        whole: whether the range reaches back to the first record of the journal, so that the estimate is that
-            of the counter.
+        whole: whether every record since the first one of the journal was recounted, so that the estimate is
+            that of the counter.
     """
 
     exact: int
@@ -80,42 +75,40 @@ class Verification:
     """The recount of one counter.
 
     Args:
-        directory: for the keys of the range; about 28 bytes each.
+        directory: it exists, and is for the keys of the range: about 28 bytes each.
     """
 
     unit = "records"
 
-    def __init__(
-        self, counter: str, store: CounterStore, scan: TopicScan, extraction: Extraction, directory: Path
-    ) -> None:
+    def __init__(self, counter: str, store: CounterStore, journal: Journal, directory: Path) -> None:
         self.name = f"verify:{counter}"
+        self.verdict: Verdict | None = None
         self._counter = counter
         self._store = store
-        self._scan = scan
-        self._extraction = extraction
+        self._journal = journal
         self._directory = directory
         self._spool: Spool | None = None
-        self.verdict: Verdict | None = None
 
     def batch(self, turn: Turn) -> Done:
-        """The next records; at the end, the comparison."""
-        cursor = turn.cursor or self._begin()
-        self._directory = Path(cursor["directory"])
-        spool = self._open(cursor["spool"])
-        precision = int(cursor["precision"])
-        portion = read(self._scan, Range.of_cursor(cursor), BATCH)
+        """First, what is to be recounted; then the next records; at the end, the comparison."""
+        if not turn.cursor:
+            return Done(self._begin())
+        range_ = Range.of_cursor(turn.cursor)
+        spool, precision, whole = self._resume(turn.cursor)
+        portion = self._journal.read(range_, BATCH)
+        whole = whole and not portion.expired
         if portion.rest is None:
-            self.verdict = self._compare(cursor, spool)
+            self.verdict = self._compare(spool, precision, whole)
             return Done(None, failed=portion.failed, counts=_counts(self.verdict))
-        keys = self._extraction.keys(portion.batch, only=[self._counter]).get(self._counter, [])
-        hashes = hash_keys(keys)
+        keys = self._journal.keys_of(portion, self._counter)
         if keys:
-            spool.add(keys, hashes)
-            expected = self._load(_EXPECTED)
+            hashes = hash_keys(keys)
+            expected = self._load(_EXPECTED, precision)
             np.maximum.at(expected, *locate(hashes, precision))
+            spool.add(keys, hashes)
             self._save(_EXPECTED, expected)
         return Done(
-            cursor | portion.rest.cursor() | {"spool": spool.token},
+            portion.rest.cursor() | {"precision": precision, "whole": whole, "spool": spool.token},
             ok=len(portion.batch),
             failed=portion.failed,
         )
@@ -131,7 +124,7 @@ class Verification:
             self._spool = None
 
     def remove(self) -> None:
-        """Delete what the task wrote, once its verdict is stored."""
+        """Delete what the task wrote, once its verdict is stored. The directory stays."""
         if self._spool is not None:
             self._spool.remove()
             self._spool = None
@@ -143,52 +136,52 @@ class Verification:
         if spec is None:
             raise InputError(f"there is no counter {self._counter}; counters check shows those there are")
         positions, counted = self._store.snapshot(spec)
-        marks = self._scan.watermarks(self._topics())
+        marks = self._journal.feeding(self._counter)
         starts = {partition: mark.low for partition, mark in marks.items()}
         ends = {
             partition: max(mark.low, min(mark.high, positions.get(partition, mark.low)))
             for partition, mark in marks.items()
         }
         self.close()
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._spool = Spool.open(self._directory)  # first of all: nobody else writes here from now on
         self._save(_COUNTED, counted)
         self._save(_EXPECTED, np.zeros_like(counted))
         return Range(starts, starts, ends).cursor() | {
             "precision": spec.precision,
-            "directory": str(self._directory),
-            "spool": None,
+            "whole": not any(starts.values()),
+            "spool": self._spool.token,
         }
 
-    def _topics(self) -> list[str]:
-        sources = self._extraction.sources_of(self._counter)
-        return [self._extraction.topic_of(name) for name in sources or [self._counter]]
+    def _resume(self, cursor: Mapping[str, Any]) -> tuple[Spool, int, bool]:
+        """The spool at the state the cursor names, the precision of the counter, and whether all of the
+        journal was there so far."""
+        try:
+            token, precision, whole = cursor["spool"], cursor["precision"], cursor["whole"]
+            if self._spool is None or self._spool.token != token:
+                self.close()
+                self._spool = Spool.open(self._directory, token)
+        except (KeyError, InputError, StoreError) as error:
+            raise self._lost(str(error)) from error
+        return self._spool, int(precision), bool(whole)
 
-    def _open(self, token: dict[str, Any] | None) -> Spool:
-        """The spool at the state the cursor names."""
-        if self._spool is None or self._spool.token != token:
-            self.close()
-            self._spool = Spool.open(self._directory, token)
-        return self._spool
-
-    def _compare(self, cursor: Mapping[str, Any], spool: Spool) -> Verdict:
-        counted, expected = self._load(_COUNTED), self._load(_EXPECTED)
-        whole = not any(Range.of_cursor(cursor).starts.values())
+    def _compare(self, spool: Spool, precision: int, whole: bool) -> Verdict:
+        counted, expected = self._load(_COUNTED, precision), self._load(_EXPECTED, precision)
         return Verdict(
             exact=spool.count(),
             estimate=estimate_strata(counted if whole else expected),
-            standard_error=CounterSpec(self._counter, int(cursor["precision"])).standard_error,
+            standard_error=CounterSpec(self._counter, precision).standard_error,
             lost=int(np.count_nonzero(counted < expected)),
             whole=whole,
         )
 
-    def _load(self, name: str) -> Registers:
+    def _load(self, name: str, precision: int) -> Registers:
+        path = self._directory / name
         try:
-            registers: Registers = np.load(self._directory / name)
-        except (OSError, ValueError) as error:
-            raise StoreError(
-                f"{self._directory / name} cannot be read ({error}); start again with counters checkpoints "
-                f"rewind {self.name}"
-            ) from error
+            registers: Registers = np.load(path)
+        except (OSError, ValueError, EOFError) as error:
+            raise self._lost(f"{path} cannot be read: {error}") from error
+        if registers.dtype != np.uint8 or registers.shape != (1 << precision,):
+            raise self._lost(f"{path} does not hold the registers of this counter")
         return registers
 
     def _save(self, name: str, registers: Registers) -> None:
@@ -200,6 +193,9 @@ class Verification:
             new.replace(self._directory / name)
         except OSError as error:
             raise StoreError(f"{new} cannot be written: {error.strerror}; change --spool") from error
+
+    def _lost(self, why: str) -> StoreError:
+        return StoreError(f"{why}; or begin anew: counters checkpoints rewind {self.name}")
 
 
 def _counts(verdict: Verdict) -> dict[str, Any]:
