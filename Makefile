@@ -1,5 +1,6 @@
 PYTHON ?= python3
-JOBS ?= 2
+# Tests mostly wait for servers: twice as many as cores.
+JOBS ?= 4
 REPOS ?=
 
 BIN := .venv/bin

@@ -35,7 +35,8 @@ def verify(settings: Settings, object_type: str, spool: Path | None, wait: bool)
     """Recount the counter TYPE exactly, from what the workers had read when this began, and compare.
 
     Exits with 1 if the estimate deviates by more than 4 standard errors, or registers lack keys that the
-    journal holds. Stopped, paused or killed, the same command goes on where it was.
+    journal holds. Keys that came past the journal, out of a dump perhaps, show as a deviation. Stopped,
+    paused or killed, the same command goes on where it was.
     """
     from counters.objects.verify import Verification
 
