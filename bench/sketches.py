@@ -40,6 +40,7 @@ class Feed:
         store = CounterStore(client, "bench", "bench")
         self._handler = CountingHandler(store, settings, "bench", WorkerMetrics(self._registry))
         self._reader = CountsReader(client, "bench", "bench", "bench")
+        self._handler.positions([_PARTITION])  # a worker asks before it reads
         self._batches = _batches(seed)
         self.read = 0
 
