@@ -43,6 +43,11 @@ class Letter:
         """Its coordinates, which a record keeps however often it is set aside."""
         return f"{self.topic}:{self.partition}:{self.offset}"
 
+    @property
+    def receipt(self) -> str:
+        """Its coordinates and its time. A topic that is deleted and created anew gives coordinates again."""
+        return f"{self.id}@{'-' if self.timestamp is None else self.timestamp}"
+
 
 class Letters(Protocol):
     """A quarantine to read.

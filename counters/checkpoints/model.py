@@ -181,6 +181,11 @@ class Advance:
     failed: int = 0
 
 
+def is_name(name: str) -> bool:
+    """Whether a task may be called that."""
+    return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> str:
     """``name``, if a task may be called that.
 

@@ -9,8 +9,8 @@ and leaves out what has one::
       receipts.write(KEYS[1], id)
     end
 
-The receipt of a record is named by its coordinates, ``<topic>:<partition>:<offset>``. Without its receipt, a
-record that is retried is counted again: when receipts may be deleted is decided in
+The receipt of a record is named by its coordinates and its time, ``<topic>:<partition>:<offset>@<time>``.
+Without its receipt, a record that is retried is counted again: when receipts may be deleted is decided in
 :mod:`counters.checkpoints.veto`.
 
 Key: ``{counters}:receipts``, sorted set, id -> microseconds by the server's clock.

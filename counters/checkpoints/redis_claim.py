@@ -18,11 +18,11 @@ from typing import Any, Self
 
 import msgspec
 from redis import Redis, RedisCluster
-from redis.exceptions import RedisError, WatchError
+from redis.exceptions import RedisError, ResponseError, WatchError
 
 from counters.answering import answering
 from counters.checkpoints.model import AlreadyRunning, ClaimLost, Fence
-from counters.errors import StoreUnavailable
+from counters.errors import StoreError, StoreUnavailable
 from counters.redis import AnyRedis
 
 _RELEASE = """\
@@ -157,7 +157,7 @@ def _contend(node: Redis, connection: Redis, keys: ClaimKeys, runner: str) -> _H
         if holder is not None and _lives(pipeline, holder):
             raise AlreadyRunning(keys.name, str(holder))
         run_id = pipeline.info("server")["run_id"]
-        new = _Holder(int(pipeline.incr(keys.epoch)), str(run_id), mine, runner)
+        new = _Holder(_next_epoch(pipeline, keys), str(run_id), mine, runner)
         pipeline.multi()
         pipeline.set(keys.claim, msgspec.json.encode(new))
         try:
@@ -167,6 +167,15 @@ def _contend(node: Redis, connection: Redis, keys: ClaimKeys, runner: str) -> _H
             text = "another contender was faster" if winner is None else str(winner)
             raise AlreadyRunning(keys.name, text) from None
     return new
+
+
+def _next_epoch(connection: Any, keys: ClaimKeys) -> int:
+    try:
+        return int(connection.incr(keys.epoch))
+    except ResponseError as error:
+        if "integer" not in str(error) and "WRONGTYPE" not in str(error):
+            raise
+        raise StoreError(f"{keys.epoch} in Redis holds no number; delete it") from error
 
 
 def _lives(connection: Any, holder: _Holder) -> bool:

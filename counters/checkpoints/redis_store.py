@@ -40,6 +40,7 @@ from counters.checkpoints.model import (
     encode_counts,
     encode_cursor,
     instant,
+    is_name,
     runner,
     wanted,
 )
@@ -97,7 +98,15 @@ class RedisCheckpoints:
         found: dict[bytes, bytes] = {}
         with answering(self._key):
             found.update(self._client.hscan_iter(self._key, count=PAGE))
-        return [_row_or_damage(name.decode(errors="replace"), found[name]) for name in sorted(found)]
+        names = ((name, name.decode(errors="replace")) for name in sorted(found))
+        return [_row_or_damage(text, found[name]) for name, text in names if is_name(text)]
+
+    def foreign(self) -> Sequence[str]:
+        """Fields of the hash whose names are no tasks'. They are not listed, and hold up nothing."""
+        with answering(self._key):
+            names: Any = self._client.hkeys(self._key)
+        texts = sorted(name.decode(errors="replace") for name in names)
+        return [text for text in texts if not is_name(text)]
 
     def put(
         self, name: str, cursor: Cursor | None, counts: Counts, state: str, *, fence: Fence | None = None

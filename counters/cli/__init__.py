@@ -137,7 +137,11 @@ def run(args: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"counters: {' '.join(message.split())}", err=True)
+    """Say it in one line. What of it came from outside must not move the terminal."""
+    line = "".join(
+        one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in " ".join(message.split())
+    )
+    click.echo(f"counters: {line}", err=True)
     return code
 
 

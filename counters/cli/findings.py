@@ -205,10 +205,14 @@ def _rebuild_findings(
 
 def _task_findings(redis: AnyRedis, prefix: str) -> Iterator[Finding]:
     try:
-        rows = RedisCheckpoints(redis, prefix).list()
+        store = RedisCheckpoints(redis, prefix)
+        rows, foreign = store.list(), store.foreign()
     except CountersError as error:
         yield Finding(Level.FAIL, "checkpoints", _line(error))
         return
+    for name in foreign:
+        text = f"field {name!r} is no task; delete that field of {{{prefix}}}:checkpoints from Redis"
+        yield Finding(Level.WARN, "checkpoints", text)
     for row in rows:
         if row.paused_since is not None:
             text = (

@@ -88,7 +88,7 @@ def show(settings: Settings, id_: str, as_json: bool) -> None:
         click.echo(json.dumps(_fields(letter)))
         return
     with connect(settings.redis) as redis:
-        done = Receipts(redis, settings.redis.prefix).known([id_])
+        done = Receipts(redis, settings.redis.prefix).known([letter.receipt])
     click.echo(f"record   {letter.id}")
     click.echo(f"written  {_moment(letter.timestamp)}")
     click.echo(f"reason   {letter.reason}: {_printable(letter.detail)}")
@@ -109,12 +109,15 @@ def retry(settings: Settings, ids: tuple[str, ...], everything: bool, wait: bool
     Each is counted once, however often it is retried. Exits with 1 if some still cannot be counted.
     """
     only = _chosen(ids, everything)
+    letters = open_letters(settings.journal)
     with workbench(settings) as bench:
+        receipts = Receipts(bench.redis, settings.redis.prefix)
         if only is not None:
+            _those(only, letters, receipts)
             bench.checkpoints.delete("quarantine:chosen")  # the cursor was about other records
         task = Retry(
-            open_letters(settings.journal),
-            Receipts(bench.redis, settings.redis.prefix),
+            letters,
+            receipts,
             bench.bulk_writer(),
             bench.extraction,
             Node(bench.checkpoints, "quarantine"),  # the claim allows one process only
@@ -140,10 +143,7 @@ def drop(settings: Settings, ids: tuple[str, ...], everything: bool) -> None:
     letters = open_letters(settings.journal)
     with connect(settings.redis) as redis:
         receipts = Receipts(redis, settings.redis.prefix)
-        found = [letter.id for letter in _waiting(letters, receipts) if only is None or letter.id in only]
-        if only is not None and (unknown := sorted(only - set(found))):
-            raise InputError(f"{unknown[0]} does not wait; counters quarantine list shows what does")
-        dropped = receipts.drop(found)
+        dropped = receipts.drop(letter.receipt for letter in _those(only, letters, receipts))
     click.echo(f"{dropped:,} records dropped")
 
 
@@ -154,9 +154,21 @@ def _chosen(ids: tuple[str, ...], everything: bool) -> set[str] | None:
     return None if everything else set(ids)
 
 
+def _those(only: set[str] | None, letters: Letters, receipts: Receipts) -> list[Letter]:
+    """The waiting letters of these ids.
+
+    Raises:
+        InputError: one of them does not wait.
+    """
+    found = [letter for letter in _waiting(letters, receipts) if only is None or letter.id in only]
+    if only is not None and (unknown := sorted(only - {letter.id for letter in found})):
+        raise InputError(f"{unknown[0]!r} does not wait; counters quarantine list shows what does")
+    return found
+
+
 def _every(letters: Letters) -> Iterator[Letter]:
     for page in _pages(letters):
-        yield from {letter.id: letter for letter in page}.values()
+        yield from {letter.receipt: letter for letter in page}.values()
 
 
 def _waiting(letters: Letters, receipts: Receipts) -> Iterator[Letter]:

@@ -86,7 +86,7 @@ def _pages(settings: JournalSettings) -> Iterable[list[str]]:
     while cursor is not None:
         page, after = letters.read(cursor, PAGE)
         cursor = None if after is None else dict(after)
-        yield [letter.id for letter in page]
+        yield [letter.receipt for letter in page]
 
 
 def _say(kind: str, what: str, verdict: str) -> None:

@@ -32,7 +32,7 @@ def up(
 
     Starts Kafka, Redis, workers and the page, and publishes the objects of git repositories (the one it
     stands in if none is named). Ctrl-C ends it all. Of the settings, the addresses of servers, the consumer
-    group, and the source and pace of the history do not apply.
+    group, a quarantine topic, and the source and pace of the history do not apply.
     """
     from counters.api.server import bind
     from counters.cli.load import publish

@@ -68,7 +68,10 @@ def _directory(object_type: str, spool: Path | None) -> Iterator[Path]:
         raise InputError(f"{directory}: {error.strerror}; name another directory with --spool") from error
     private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
     if spool is None and not private:
-        raise InputError(f"{directory} is not a directory of this user alone; name another one with --spool")
+        raise InputError(
+            f"{directory} is not a directory of this user alone (mode 700); delete it, or name another one "
+            "with --spool"
+        )
     try:
         yield directory
     finally:

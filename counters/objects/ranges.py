@@ -30,20 +30,23 @@ class Range:
         return cls(starts, starts, {partition: mark.high for partition, mark in marks.items()})
 
     @classmethod
-    def of_cursor(cls, cursor: Mapping[str, Any]) -> Self:
-        """The reverse of :meth:`cursor`.
+    def of_cursor(cls, cursor: Mapping[str, Any], task: str, topics: Collection[str]) -> Self:
+        """The reverse of :meth:`cursor`, of a task that reads ``topics``.
 
         Raises:
-            InputError: that is no range. Operators may write cursors.
+            InputError: it is something else. Operators may write cursors.
         """
         try:
             rows = {_partition(name): [int(n) for n in row] for name, row in cursor["range"].items()}
             if any(not 0 <= start <= next_offset <= end for start, next_offset, end in rows.values()):
                 raise ValueError
+            if not {partition.topic for partition in rows} <= set(topics):
+                raise ValueError
         except (KeyError, ValueError, TypeError, AttributeError):
             raise InputError(
-                'the cursor has no "range" of rows "<topic>:<partition>": [start, next offset, end]; '
-                "begin anew with counters checkpoints rewind"
+                f'the cursor of {task} is none of this task: it has no "range" of rows '
+                f'"<topic>:<partition>": [start, next offset, end] of {", ".join(topics)}; begin anew with '
+                f"counters checkpoints rewind {task}"
             ) from None
         starts, next_offsets, ends = ({p: row[n] for p, row in rows.items()} for n in range(3))
         return cls(starts, next_offsets, ends)
@@ -161,8 +164,9 @@ class Journal:
 
 
 def progress_of(cursor: Mapping[str, Any]) -> tuple[int, int | None]:
-    """Offsets done, and of how many, by the cursor of a task."""
-    return Range.of_cursor(cursor).progress() if "range" in cursor else (0, None)
+    """Offsets done, and of how many, by the cursor of a task; not known where that is none."""
+    done, total = cursor.get("done"), cursor.get("total")
+    return (done, total) if isinstance(done, int) and isinstance(total, int) else (0, None)
 
 
 def _partition(name: str) -> Partition:

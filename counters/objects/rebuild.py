@@ -110,7 +110,7 @@ class Rebuild:
 
     def _range(self, spec: CounterSpec, cursor: Mapping[str, Any]) -> Range:
         if cursor.get("epoch") == spec.epoch:
-            return Range.of_cursor(cursor)
+            return Range.of_cursor(cursor, self.name, self._journal.extraction.topics_of(self._counter))
         if cursor:
             logger.warning("the successor of %s was given up meanwhile; beginning anew", self._counter)
         self._mirrors.forget()

@@ -80,7 +80,7 @@ class Retry:
                 logger.warning("%s still cannot be counted: %s", letter.id, problem)
         done = Done(cursor, ok=len(counted), failed=len(waiting) - len(counted), recorded=True)
         messages = dict(Counter(letter.topic for letter in counted))
-        records = Records(messages, [letter.id for letter in counted])
+        records = Records(messages, [letter.receipt for letter in counted])
         self._writer.add(self._extraction.keys(batch), turn.advance(done), records)
         return done
 
@@ -105,6 +105,6 @@ class Retry:
 
 def unhandled(letters: Sequence[Letter], receipts: Receipts) -> list[Letter]:
     """The letters without a receipt, each record once."""
-    once = {letter.id: letter for letter in letters}
+    once = {letter.receipt: letter for letter in letters}
     known = receipts.known(once)
-    return [letter for id_, letter in once.items() if id_ not in known]
+    return [letter for receipt, letter in once.items() if receipt not in known]

@@ -93,7 +93,7 @@ class Verification:
         """First, what is to be recounted; then the next records; at the end, the comparison."""
         if not turn.cursor:
             return Done(self._begin())
-        range_ = Range.of_cursor(turn.cursor)
+        range_ = Range.of_cursor(turn.cursor, self.name, self._journal.extraction.topics_of(self._counter))
         spool, precision, whole = self._resume(turn.cursor)
         portion = self._journal.read(range_, BATCH)
         whole = whole and not portion.expired
@@ -160,7 +160,9 @@ class Verification:
             if self._spool is None or self._spool.token != token:
                 self.close()
                 self._spool = Spool.open(self._directory, token)
-        except (KeyError, InputError, StoreError) as error:
+        except (KeyError, TypeError) as error:
+            raise self._lost(f"the cursor of {self.name} is none of this task") from error
+        except (InputError, StoreError) as error:
             raise self._lost(str(error)) from error
         return self._spool, int(precision), bool(whole)
 
@@ -195,7 +197,7 @@ class Verification:
             raise StoreError(f"{new} cannot be written: {error.strerror}; change --spool") from error
 
     def _lost(self, why: str) -> StoreError:
-        return StoreError(f"{why}; or begin anew: counters checkpoints rewind {self.name}")
+        return StoreError(f"{why}; begin anew with counters checkpoints rewind {self.name}")
 
 
 def _counts(verdict: Verdict) -> dict[str, Any]:

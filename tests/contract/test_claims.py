@@ -202,6 +202,13 @@ def test_a_claim_ends_also_where_redis_refuses_to_take_it_back(
         wait_for(lambda: store.holder(NAME) is None, timeout=1.0)
 
 
+@pytest.mark.parametrize("command", [["SET", "text"], ["SADD", "text"]])
+def test_a_number_of_claims_that_is_none_is_named(redis_client: Redis, command: list[str]) -> None:
+    redis_client.execute_command(command[0], "{counters}:epoch", *command[1:])
+    with pytest.raises(StoreError, match=r"{counters}:epoch in Redis holds no number; delete it"):
+        RedisCheckpoints(redis_client, "counters").claim(NAME)
+
+
 def test_a_claim_does_not_outlive_a_restart_of_postgresql(
     postgresql_server: Postgresql, postgresql_url: str
 ) -> None:

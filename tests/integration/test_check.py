@@ -176,6 +176,12 @@ def test_a_damaged_row_fails(settings: Settings, redis_client: Redis) -> None:
     assert "FAIL  task backfill:content: its checkpoint cannot be read" in report(settings, code=1)
 
 
+def test_a_field_that_is_no_task_is_a_warning(settings: Settings, redis_client: Redis) -> None:
+    redis_client.hset("{counters}:checkpoints", "\x1b[31mbad", "{}")
+    assert RedisCheckpoints(redis_client, "counters").list() == []
+    assert r"warn  checkpoints: field '\x1b[31mbad' is no task; delete that field" in report(settings)
+
+
 def test_an_unreadable_registry_entry_costs_that_counter_only(
     settings: Settings, redis_client: Redis
 ) -> None:

@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,15 +19,6 @@ from counters.cli.logs import LineFormatter, configure_logging
 from counters.embedded import EmbeddedRedis
 from counters.errors import StoreError
 from journal_client.errors import BrokerUnreachable
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
-    yield
-    root.setLevel(level)
-    root.handlers[:] = handlers
 
 
 @pytest.fixture
@@ -73,6 +64,13 @@ def test_wrong_arguments_are_one_line(
 ) -> None:
     assert run(arguments) == 2
     assert complaint in only_line(capsys)
+
+
+def test_nothing_in_an_error_moves_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fails_with(StoreError("no \x1b[31mcolumn\x1b]0;t\x07"), monkeypatch) == 2
+    assert only_line(capsys) == "counters: no \ufffd[31mcolumn\ufffd]0;t\ufffd"
 
 
 def test_an_unknown_setting_is_one_line(broken_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

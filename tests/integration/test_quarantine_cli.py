@@ -80,15 +80,17 @@ def counters(
 
 
 def set_aside(
-    place: QuarantineSettings, kafka: str, *records: tuple[int, bytes | None, bytes], topic: str = TOPIC
+    place: QuarantineSettings,
+    kafka: str,
+    *records: tuple[int, bytes | None, bytes],
+    topic: str = TOPIC,
+    at: int = 1_700_000_000_000,
 ) -> None:
     """Put records of offset, key and value where a worker would have."""
     settings = JournalSettings(brokers=kafka, quarantine=place)
     quarantine = open_quarantine(place, producer_config(settings))
     for offset, key, value in records:
-        message = Message(
-            topic=topic, partition=0, offset=offset, key=key, value=value, timestamp=(1, 1_700_000_000_000)
-        )
+        message = Message(topic=topic, partition=0, offset=offset, key=key, value=value, timestamp=(1, at))
         quarantine.put(message, Skip.NULL_KEY if key is None else Skip.UNDECODABLE, "Error: \x1b[31m[bold]no")
     quarantine.flush(20)
     quarantine.close()
@@ -128,6 +130,16 @@ def test_a_record_that_was_set_aside_twice_counts_once(
     set_aside(file, kafka_server, (3, b"key", NAMED), (3, b"key", NAMED))
     assert counters(file, "quarantine", "retry", "--all").out == "1 records counted\n"
     assert positions(redis_client, "readers") == {TOPIC: 1}
+
+
+def test_a_record_of_a_topic_created_anew_is_another_one(
+    counters: Counters, file: QuarantineSettings, kafka_server: str, redis_client: Redis
+) -> None:
+    set_aside(file, kafka_server, (3, b"old", NAMED))
+    counters(file, "quarantine", "retry", "--all")
+    set_aside(file, kafka_server, (3, b"new", NAMED), at=1_800_000_000_000)
+    assert counters(file, "quarantine", "retry", "--all").out == "1 records counted\n"
+    assert positions(redis_client, "readers") == {TOPIC: 2}
 
 
 def test_one_record_is_retried_by_its_id(
@@ -211,7 +223,9 @@ def test_a_damaged_entry_costs_itself(
     ("arguments", "message"),
     [
         (["show", "t:0:1"], "nothing is set aside as 't:0:1'; counters quarantine list shows what is"),
-        (["drop", "t:0:1"], "t:0:1 does not wait; counters quarantine list shows what does"),
+        (["drop", "t:0:1"], "'t:0:1' does not wait; counters quarantine list shows what does"),
+        (["retry", "t:0:1"], "'t:0:1' does not wait; counters quarantine list shows what does"),
+        (["retry", ""], "'' does not wait; counters quarantine list shows what does"),
         (["retry"], "name records by their ID, or give --all for all of them"),
         (["drop", "--all", "t:0:1"], "name records by their ID, or give --all for all of them"),
     ],
@@ -237,9 +251,10 @@ def test_a_receipt_lives_as_long_as_its_record(
     set_aside(file, kafka_server, (3, b"one", NAMED))
     counters(file, "quarantine", "retry", "--all")
     long_ago = int((datetime.now(UTC) - timedelta(days=400)).timestamp() * 1_000_000)
-    redis_client.zadd(f"{{{STORE}}}:receipts", {f"{TOPIC}:0:3": long_ago, "gone:0:1": long_ago})
+    kept = f"{TOPIC}:0:3@1700000000000"
+    redis_client.zadd(f"{{{STORE}}}:receipts", {kept: long_ago, "gone:0:1@5": long_ago})
     done = counters(file, "checkpoints", "prune", "--only", "receipts")
     assert done.code == 0
     assert done.out.startswith("receipts  1 deleted (")
-    assert Receipts(redis_client, STORE).known([f"{TOPIC}:0:3", "gone:0:1"]) == {f"{TOPIC}:0:3"}
+    assert Receipts(redis_client, STORE).known([kept, "gone:0:1@5"]) == {kept}
     assert counters(file, "quarantine", "retry", "--all").out == "0 records counted\n"

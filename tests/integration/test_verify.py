@@ -247,7 +247,10 @@ def test_a_directory_that_somebody_prepared_is_not_used(counted: System) -> None
     (counted.folder / f"counters-verify-{os.getuid()}-content").symlink_to(elsewhere)
     done = counted.run("verify", "content")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "is not a directory of this user alone; name another one with --spool" in done.err
+    assert (
+        "is not a directory of this user alone (mode 700); delete it, or name another one with --spool"
+        in done.err
+    )
     assert list(elsewhere.iterdir()) == []
 
 

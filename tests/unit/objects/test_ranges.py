@@ -32,13 +32,15 @@ def test_a_batch_moves_its_own_partitions_only() -> None:
 def test_a_range_comes_back_from_its_cursor_whatever_the_topic_is_called() -> None:
     after = WHOLE.after(Batch(next_offsets={SECOND: 50}))
     cursor = json.loads(json.dumps(after.cursor()))
-    assert Range.of_cursor(cursor) == after
+    topics = [FIRST.topic, SECOND.topic]
+    assert Range.of_cursor(cursor, "verify:x", topics) == after
     assert progress_of(cursor) == (50, 250)
     assert (cursor["done"], cursor["total"]) == (50, 250)  # what lists of tasks look for
 
 
 def test_without_a_range_nothing_is_known_of_the_progress() -> None:
     assert progress_of({}) == (0, None)
+    assert progress_of({"done": "x", "total": 5}) == (0, None)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +57,9 @@ def test_without_a_range_nothing_is_known_of_the_progress() -> None:
         {"range": {"content:0": [5, 4, 6]}},
         {"range": {"content:0": [0, 7, 6]}},
         {"range": {"content:0": [-2, 0, 6]}},
+        {"range": {"content:0": [0, 0, 6], "directory:0": [0, 0, 6]}},
     ],
 )
 def test_a_cursor_that_says_something_else_is_refused(cursor: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r'^the cursor has no "range" of rows .* begin anew with counters'):
-        Range.of_cursor(cursor)
+    with pytest.raises(InputError, match=r"^the cursor of verify:x is none .* checkpoints rewind verify:x$"):
+        Range.of_cursor(cursor, "verify:x", ["content"])
