@@ -31,7 +31,7 @@ from counters.objects.store import CounterStore
 from counters.redis import connect
 from journal_client.config import GroupProtocol, JournalSettings, OffsetReset
 from journal_client.embedded import EmbeddedKafka
-from journal_client.leash import LeashedProcess
+from journal_client.leash import LeashedProcess, LeashedServer
 from journal_client.throttle import Throttle
 from journal_client.writer import JournalWriter
 
@@ -75,6 +75,7 @@ class System:
         self._object_types = list(object_types)
         self._data = data
         self._workers = workers
+        self._servers: dict[str, LeashedServer] = {}
         self._children: dict[str, tuple[LeashedProcess, Path]] = {}
         self._stack = ExitStack()
         self.settings = settings
@@ -101,6 +102,9 @@ class System:
 
     def ended(self) -> str | None:
         """What ended although nobody asked it to, with its last words; None while all is well."""
+        for name, server in self._servers.items():
+            if not server.process.running:
+                return f"{name} ended"
         for name, (process, log) in self._children.items():
             if not process.running:
                 return f"{name} ended: {_last_line(log)}"
@@ -110,6 +114,7 @@ class System:
         home = self._home()
         kafka = self._stack.enter_context(EmbeddedKafka())
         redis = self._stack.enter_context(EmbeddedRedis(None if self._data is None else home / "redis"))
+        self._servers = {"Kafka": kafka, "Redis": redis}
         journal = own_journal(self._given.journal, kafka.bootstrap_servers)
         store = self._given.redis.model_copy(update={"url": SecretStr(redis.url)})
         history = own_history(self._given.history)

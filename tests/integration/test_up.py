@@ -263,6 +263,15 @@ def test_a_worker_that_dies_ends_everything_with_its_last_words(
     assert "counters: worker-" in system.process.stdout.read()
 
 
+def test_a_server_that_dies_ends_everything(up: Callable[..., Up], tmp_path: Path) -> None:
+    system = up(GitRepository.create(tmp_path / "empty").path)
+    [redis] = [p for p in system.family() if "redis-server" in p.name() or "valkey-server" in p.name()]
+    redis.kill()
+    assert system.process.wait(timeout=20) == 2
+    assert system.process.stdout is not None
+    assert "counters: Redis ended" in system.process.stdout.read()
+
+
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
