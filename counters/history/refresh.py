@@ -66,6 +66,9 @@ class Result(StrEnum):
     PAUSED = "paused"
     """The operator paused it."""
 
+    FRESH = "fresh"
+    """It is not due."""
+
 
 class RefreshBusy(CountersError):
     """Another refresh is running, or none may."""
@@ -107,8 +110,8 @@ class Refresher:
         self._every = settings.refresh_every or (SAMPLES_EVERY if source.thins else PROMETHEUS_EVERY)
         self._told: str | None = None
 
-    def refresh(self, *, allow_shrink: bool = False) -> Outcome:
-        """Rebuild the history now.
+    def refresh(self, *, allow_shrink: bool = False, if_due: bool = False) -> Outcome:
+        """Rebuild the history now, or only ``if_due``: another server may just have done it.
 
         Every point published before stays, unless ``allow_shrink``: then the history is what the files and
         the source have now.
@@ -126,6 +129,8 @@ class Refresher:
 
         try:
             with self._store.claim(self._name) as claim:
+                if if_due and self._due_in() > 0:
+                    return Outcome(Result.FRESH)
                 run = run_batches(
                     self._store.checkpoints, task_of(self._name), batch, claim=claim, max_batches=1
                 )
@@ -184,7 +189,7 @@ class Refresher:
             due_in = self._due_in()
             if due_in > 0:
                 return min(due_in, RETRY_SECONDS)
-            outcome = self.refresh()
+            outcome = self.refresh(if_due=True)
             self._tell(None if outcome.result is Result.EMPTY else outcome.problem)
         except CountersError as error:
             self._tell(str(error))

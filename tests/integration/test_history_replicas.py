@@ -121,6 +121,14 @@ def test_refreshers_share_the_work(store: HistoryStore) -> None:
     assert sum(source.fetches for source in sources) == 1
 
 
+def test_who_comes_to_the_claim_too_late_does_not_refresh_again(store: HistoryStore) -> None:
+    source = Fixed()
+    refresher = Refresher(store, source, HistorySettings(refresh_every=3600))
+    assert refresher.refresh(if_due=True).result is Result.REFRESHED
+    assert refresher.refresh(if_due=True).result is Result.FRESH
+    assert source.fetches == 1
+
+
 def test_a_refresh_that_is_due_happens_by_itself(store: HistoryStore) -> None:
     source = Fixed()
     with Background(Refresher(store, source, HistorySettings(refresh_every=0.05))):
