@@ -86,7 +86,8 @@ class TopicBackfill:
 
     def batch(self, turn: Turn) -> Done:
         """The next records."""
-        range_ = Range.of_cursor(turn.cursor) if turn.cursor else self._whole()
+        topic = self._journal.extraction.topic_of(self._object_type)
+        range_ = Range.of_cursor(turn.cursor, self.name, [topic]) if turn.cursor else self._whole()
         portion = self._journal.read(range_, BATCH)
         cursor = None if portion.rest is None else portion.rest.cursor()
         done = Done(cursor, ok=len(portion.batch), failed=portion.failed, recorded=True)
