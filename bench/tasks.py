@@ -95,7 +95,9 @@ def backfill(redis_url: str, rounds: int, say: Say) -> Iterator[Row]:
             with redis.Redis.from_url(redis_url) as client:
                 client.flushdb()
             began = time.perf_counter()
-            lines = _counters({"redis": {"url": redis_url}}, "backfill", "key", "--from", str(dump))
+            lines = _counters(
+                {"redis": {"url": redis_url}}, "backfill", "key", "--create", "--from", str(dump)
+            )
             walls.append(time.perf_counter() - began)
             rates.append(_rate(lines))
             say(f"round {number + 1}/{rounds}  backfill {rates[-1]:>12,.0f} keys/s")

@@ -101,7 +101,7 @@ class BarDisplay:
         pace = Pace(unit)
 
         def show(amount: Amount) -> None:
-            self._bar.update(task, completed=amount.done, total=amount.total, pace=pace.of(amount))
+            self._bar.update(task, completed=_shown(amount), total=amount.total, pace=pace.of(amount))
 
         return show
 
@@ -168,7 +168,12 @@ class Pace:
 
 
 def _percent(done: int, total: int) -> str:
-    return f"{100 * done / total:.0f} %" if total else "100 %"
+    return f"{min(100, max(0, 100 * done / total)):.0f} %" if total else "100 %"
+
+
+def _shown(amount: Amount) -> int:
+    """What is done, within what there is."""
+    return max(0, amount.done if amount.total is None else min(amount.done, amount.total))
 
 
 def _duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, TypeGuard
 
 from counters.checkpoints.runner import Done, Turn
 from counters.errors import InputError
@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 
 BATCH = 200_000
 """Keys per batch."""
+
+_MOST = 1 << 63
+"""More than any place in a file."""
 
 
 class DumpBackfill:
@@ -37,7 +40,7 @@ class DumpBackfill:
         """The next keys.
 
         Raises:
-            InputError: the dump is not the one that the cursor is about.
+            InputError: the dump is not the one that the cursor is about, or the cursor is none.
         """
         known = turn.cursor.get("dump")
         if turn.cursor and not (isinstance(known, dict) and self._dump.continues(known)):
@@ -45,10 +48,14 @@ class DumpBackfill:
                 f"the dump is not the one {self.name} has read so far: give it another --name, or begin anew "
                 f"with counters checkpoints rewind {self.name}"
             )
-        chunk = self._dump.read(turn.cursor.get("at", {}), BATCH)
+        at, begun = turn.cursor.get("at", {}), turn.cursor.get("epoch")
+        if not self._is_place(at) or not (begun is None or type(begun) is int):
+            raise InputError(
+                f"the cursor of {self.name} is none of this task; counters checkpoints rewind {self.name}"
+            )
+        chunk = self._dump.read(at, BATCH)
         for problem in chunk.problems:
             logger.warning("not counted: %s", problem)
-        begun = turn.cursor.get("epoch")
         epoch = self._writer.epoch(self._counter) if begun is None and chunk.keys else begun
         cursor = None if chunk.cursor is None else self._cursor(chunk.cursor, epoch)
         done = Done(cursor, ok=len(chunk.keys), failed=chunk.failed, recorded=True)
@@ -65,7 +72,13 @@ class DumpBackfill:
     def progress(self, cursor: dict[str, Any]) -> tuple[int, int | None]:
         """How far in the dump, in its own unit."""
         at = cursor.get("at")
-        return self._dump.done(at if isinstance(at, dict) else {}), self._dump.total
+        return self._dump.done(at if self._is_place(at) else {}), self._dump.total
+
+    def _is_place(self, at: Any) -> TypeGuard[dict[str, int]]:
+        """Whether that is a place within the dump: people can set cursors, too."""
+        if not isinstance(at, dict) or not all(type(n) is int and 0 <= n < _MOST for n in at.values()):
+            return False
+        return self._dump.total is None or self._dump.done(at) <= self._dump.total
 
     def _cursor(self, at: dict[str, int], epoch: int | None) -> dict[str, Any]:
         share = {} if self._dump.total is None else {"done": self._dump.done(at), "total": self._dump.total}

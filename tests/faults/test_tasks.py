@@ -80,7 +80,12 @@ def job(request: pytest.FixtureRequest) -> Callable[[str], Job]:
             DirectWriter(store, ObjectsSettings(precision=PRECISION, derived={}), "any").add(
                 "content", [b"a"]
             )
-            return Job(system, redis, ("backfill", "content", "--from", hex_dump(system, KEYS)), more=[b"a"])
+            return Job(
+                system,
+                redis,
+                ("backfill", "content", "--create", "--from", hex_dump(system, KEYS)),
+                more=[b"a"],
+            )
         write_keys(system, "content", {0: KEYS[:500], 1: KEYS[500:]})
         if request.param == "a topic":
             return Job(system, redis, ("backfill", "content"))
@@ -141,7 +146,7 @@ def test_a_redis_that_stands_still_is_waited_for(
     """Longer than redis.timeout."""
     server = own_redis()
     system = System(journal_settings, server.url, tmp_path)
-    command = ("backfill", "content", "--from", hex_dump(system, KEYS))
+    command = ("backfill", "content", "--create", "--from", hex_dump(system, KEYS))
     with Redis.from_url(server.url) as redis, system.process(*command, at={"before 5": "hold"}) as process:
         process.expect("before 5, hold")
         server.pause()
@@ -157,7 +162,9 @@ def test_a_redis_that_stays_away_ends_the_task_in_one_line(
     monkeypatch.setattr("counters.cli.tasks.PATIENCE", 0.2)
     server = own_redis()
     system = System(journal_settings, server.url, tmp_path)
-    ended = system.run("backfill", "content", "--from", hex_dump(system, KEYS), at={"before 5": server.kill})
+    ended = system.run(
+        "backfill", "content", "--create", "--from", hex_dump(system, KEYS), at={"before 5": server.kill}
+    )
     assert (ended.code, ended.out, "Traceback" in ended.err) == (2, "", False)
     assert [line for line in ended.err.splitlines() if line.startswith("waiting: ")] != []
     assert ended.err.splitlines()[-1].startswith("counters: Redis does not answer: ")
@@ -168,7 +175,7 @@ def test_a_signal_ends_a_task_that_waits_for_redis(
 ) -> None:
     server = own_redis()
     system = System(journal_settings, server.url, tmp_path)
-    command = ("backfill", "content", "--from", hex_dump(system, KEYS))
+    command = ("backfill", "content", "--create", "--from", hex_dump(system, KEYS))
     with system.process(*command, at={"before 5": "hold"}) as process:
         process.expect("before 5, hold")
         server.kill()
@@ -255,7 +262,7 @@ def test_a_redis_that_comes_back_empty_has_the_task_begin_anew(
         server.restart()
 
     with Redis.from_url(server.url) as redis:
-        command = ("backfill", "content", "--from", hex_dump(system, KEYS))
+        command = ("backfill", "content", "--create", "--from", hex_dump(system, KEYS))
         Job(system, redis, command).run({"before 7": come_back})
 
 
@@ -279,5 +286,5 @@ def test_a_counter_evicted_under_a_task_is_complete_in_the_end(
     system = System(journal_settings, redis_url, tmp_path)
     with Redis.from_url(redis_url) as redis:
         strata = CounterSpec("content", PRECISION).keys(STORE)
-        command = ("backfill", "content", "--from", hex_dump(system, KEYS))
+        command = ("backfill", "content", "--create", "--from", hex_dump(system, KEYS))
         Job(system, redis, command).run({"before 5": lambda: redis.delete(*strata)})

@@ -170,7 +170,7 @@ def test_a_dump_is_counted_in_every_format(form: str, system: System, redis_clie
     name, make, options = DUMPS[form]
     dump = system.folder / name
     make(dump)
-    done = system.run("backfill", "content", "--from", str(dump), *options)
+    done = system.run("backfill", "content", "--create", "--from", str(dump), *options)
     assert (done.code, done.out) == (0, "1,000 keys counted\n"), done.err
     assert_counted(redis_client, "content", KEYS)
     [row] = system.checkpoints().list()
@@ -180,7 +180,7 @@ def test_a_dump_is_counted_in_every_format(form: str, system: System, redis_clie
 def test_bad_lines_are_counted_and_named(system: System, redis_client: Redis) -> None:
     dump = system.folder / "keys"
     dump.write_text("aa\nxyz\nbb\nabc\n")
-    done = system.run("backfill", "content", "--from", str(dump))
+    done = system.run("backfill", "content", "--create", "--from", str(dump))
     assert (done.code, done.out) == (0, "2 keys counted, 2 could not be\n")
     assert "line 2: not hexadecimal: 'xyz'" in done.err
     assert "line 4: not hexadecimal: 'abc'" in done.err
@@ -190,8 +190,8 @@ def test_bad_lines_are_counted_and_named(system: System, redis_client: Redis) ->
 def test_garbage_is_no_key_and_no_counter(system: System, redis_client: Redis) -> None:
     dump = system.folder / "keys"
     dump.write_bytes(bytes(range(256)) * 400)
-    done = system.run("backfill", "content", "--from", str(dump))
-    assert (done.code, done.out.startswith("0 keys counted")) == (0, True)
+    done = system.run("backfill", "content", "--create", "--from", str(dump))
+    assert (done.code, done.out.startswith("0 keys counted")) == (1, True)
     assert "Traceback" not in done.err
     assert not redis_client.exists("{counters}:registry")
 
@@ -199,16 +199,16 @@ def test_garbage_is_no_key_and_no_counter(system: System, redis_client: Redis) -
 def test_a_dump_that_begins_with_garbage_is_counted(system: System, redis_client: Redis) -> None:
     dump = Path(hex_dump(system, KEYS))
     dump.write_text("no key\n" * 2_000 + dump.read_text())
-    done = system.run("backfill", "content", "--from", str(dump))
+    done = system.run("backfill", "content", "--create", "--from", str(dump))
     assert done.out == "1,000 keys counted, 2,000 could not be\n"
     assert_counted(redis_client, "content", KEYS)
 
 
 def test_a_dump_counted_again_changes_nothing(system: System, redis_client: Redis) -> None:
     dump = hex_dump(system, KEYS)
-    assert system.run("backfill", "content", "--from", dump).code == 0
+    assert system.run("backfill", "content", "--create", "--from", dump).code == 0
     before = redis_client.mget(CounterSpec("content", PRECISION).keys("counters"))
-    assert system.run("backfill", "content", "--from", dump).out == "1,000 keys counted\n"
+    assert system.run("backfill", "content", "--create", "--from", dump).out == "1,000 keys counted\n"
     assert redis_client.mget(CounterSpec("content", PRECISION).keys("counters")) == before
 
 
@@ -217,7 +217,14 @@ def interrupted(system: System, dump: str, *options: str) -> None:
     pause = system.checkpoints().pause
     name = f"backfill:content:{Path(dump).name}"
     done = system.run(
-        "backfill", "content", "--from", dump, "--no-wait", *options, at={"before 3": lambda: pause(name)}
+        "backfill",
+        "content",
+        "--create",
+        "--from",
+        dump,
+        "--no-wait",
+        *options,
+        at={"before 3": lambda: pause(name)},
     )
     assert done.code == 0
     assert "is paused" in done.err
@@ -234,10 +241,10 @@ def test_another_file_under_the_same_name_is_refused(system: System, redis_clien
     dump = hex_dump(system, KEYS)
     interrupted(system, dump)
     hex_dump(system, KEYS[::-1])
-    done = system.run("backfill", "content", "--from", dump)
+    done = system.run("backfill", "content", "--create", "--from", dump)
     assert done.code == 2
     assert "the dump is not the one backfill:content:keys.hex has read so far" in done.err.splitlines()[-1]
-    assert system.run("backfill", "content", "--from", dump, "--name", "other").code == 0
+    assert system.run("backfill", "content", "--create", "--from", dump, "--name", "other").code == 0
     assert_counted(redis_client, "content", KEYS)
 
 
@@ -245,7 +252,7 @@ def test_a_file_that_has_grown_meanwhile_is_read_to_its_new_end(system: System, 
     dump = hex_dump(system, KEYS[:600])
     interrupted(system, dump)
     hex_dump(system, KEYS)
-    assert system.run("backfill", "content", "--from", dump).code == 0
+    assert system.run("backfill", "content", "--create", "--from", dump).code == 0
     assert_counted(redis_client, "content", KEYS)
     [row] = system.checkpoints().list()
     assert row.items == {"ok": 1_000, "failed": 0}
@@ -253,12 +260,12 @@ def test_a_file_that_has_grown_meanwhile_is_read_to_its_new_end(system: System, 
 
 def test_standard_input_goes_on_at_the_line_it_had_reached(system: System, redis_client: Redis) -> None:
     lines = "".join(f"{key.hex()}\n" for key in KEYS)
-    with system.process("backfill", "content", "--from", "-", at={"before 4": "kill"}) as process:
+    with system.process("backfill", "content", "--create", "--from", "-", at={"before 4": "kill"}) as process:
         assert process.popen.stdin is not None
         process.popen.stdin.write(lines)
         process.popen.stdin.close()
         assert process.popen.wait(40) == -9
-    with system.process("backfill", "content", "--from", "-") as process:
+    with system.process("backfill", "content", "--create", "--from", "-") as process:
         assert process.popen.stdin is not None
         process.popen.stdin.write(lines)
         process.popen.stdin.close()
@@ -275,7 +282,12 @@ def test_a_dump_is_counted_anew_if_its_counter_is_emptied_meanwhile(
     dump = hex_dump(system, KEYS)
     strata = CounterSpec("content", PRECISION).keys("counters")
     done = system.run(
-        "backfill", "content", "--from", dump, at={"before 6": lambda: redis_client.delete(strata[0])}
+        "backfill",
+        "content",
+        "--create",
+        "--from",
+        dump,
+        at={"before 6": lambda: redis_client.delete(strata[0])},
     )
     assert done.code == 0, done.err
     assert "counter content was emptied or rebuilt meanwhile; counting all anew" in done.err
@@ -291,7 +303,7 @@ def test_a_dump_is_counted_anew_if_its_counter_was_emptied_while_it_was_paused(
     redis_client.delete(*CounterSpec("content", PRECISION).keys("counters"))
     store = CounterStore(redis_client, "counters", system.journal.group_id)
     DirectWriter(store, ObjectsSettings(precision=PRECISION, derived={}), "any").add("content", [b"key"])
-    assert system.run("backfill", "content", "--from", dump).code == 0
+    assert system.run("backfill", "content", "--create", "--from", dump).code == 0
     assert_counted(redis_client, "content", [*KEYS, b"key"])
 
 
@@ -299,7 +311,7 @@ def test_a_dump_goes_into_a_successor_that_was_begun_meanwhile(system: System, r
     dump = hex_dump(system, KEYS)
     generations = Generations(redis_client, "counters")
     begin = {"before 5": lambda: generations.begin("content", 16)}
-    assert system.run("backfill", "content", "--from", dump, at=begin).code == 0
+    assert system.run("backfill", "content", "--create", "--from", dump, at=begin).code == 0
     spec = CounterStore(redis_client, "counters", "any").find("content")
     assert spec is not None
     generations.switch(spec)
@@ -313,7 +325,7 @@ def test_a_foreign_value_in_a_key_of_the_counter_is_one_line_that_tells_the_way_
     dump = hex_dump(system, KEYS)
     stratum = CounterSpec("content", PRECISION).keys("counters")[1]
     put = {"before 4": lambda: redis_client.set(stratum, "somebody else's")}
-    done = system.run("backfill", "content", "--from", dump, at=put)
+    done = system.run("backfill", "content", "--create", "--from", dump, at=put)
     assert (done.code, done.err.splitlines()[-1]) == (
         2,
         "counters: a key of counter content holds something else; delete it from Redis, then counters "
@@ -321,7 +333,7 @@ def test_a_foreign_value_in_a_key_of_the_counter_is_one_line_that_tells_the_way_
     )
     redis_client.delete(stratum)
     assert system.run("checkpoints", "rewind", "backfill:content:keys.hex").code == 0
-    assert system.run("backfill", "content", "--from", dump).code == 0
+    assert system.run("backfill", "content", "--create", "--from", dump).code == 0
     assert_counted(redis_client, "content", KEYS)
 
 
@@ -336,13 +348,19 @@ def test_a_foreign_value_in_a_key_of_the_counter_is_one_line_that_tells_the_way_
         (["content:1"], "is not made of letters, digits"),
         ([""], "is not made of letters, digits"),
         (["c" * 300], "is not made of letters, digits"),
-        (["content", "--from", "."], "is a directory"),
-        (["content", "--from", "missing"], "missing: No such file or directory"),
+        (["content", "--create", "--from", "."], "is a directory"),
+        (["content", "--create", "--from", "missing"], "missing: No such file or directory"),
         (["content", "--field", "id"], "--field is about a dump; name it with --from"),
-        (["content", "--from", "-", "--format", "parquet"], "Parquet cannot be read from standard input"),
-        (["content", "--from", "-", "--format", "xml"], "'xml' is not one of"),
-        (["content", "--from", "-", "--encoding", "base64"], "--format hex has neither"),
-        (["content", "--from", "pyproject.toml", "--name", "n" * 300], "has 317 characters, not up to 200"),
+        (
+            ["content", "--create", "--from", "-", "--format", "parquet"],
+            "Parquet cannot be read from standard input",
+        ),
+        (["content", "--create", "--from", "-", "--format", "xml"], "'xml' is not one of"),
+        (["content", "--create", "--from", "-", "--encoding", "base64"], "--format hex has neither"),
+        (
+            ["content", "--create", "--from", "pyproject.toml", "--name", "n" * 300],
+            "has 317 characters, not up to 200",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments: list[str], complaint: str, system: System) -> None:
@@ -355,9 +373,63 @@ def test_wrong_arguments_are_one_line(arguments: list[str], complaint: str, syst
 def test_a_cursor_that_is_none_is_one_line(system: System, create_topics: CreateTopics) -> None:
     create_topics("content")
     dump = hex_dump(system, KEYS)
-    for name, command in (("content", ()), ("content:keys.hex", ("--from", dump))):
+    for name, command in (("content", ()), ("content:keys.hex", ("--create", "--from", dump))):
         for cursor in ({"range": {"x": 1}}, {"at": 7, "dump": "x"}, {"range": []}):
             system.checkpoints().put(f"backfill:{name}", cursor, {}, "idle")
             done = system.run("backfill", "content", *command)
             assert (done.code, "rewind" in done.err.splitlines()[-1]) == (2, True), done.err
             assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        *("x", {"offset": "x"}, {"offset": -1}, {"offset": 1.5}, {"offset": True}, {"offset": 1 << 70}),
+        {"offset": 1 << 40, "line": 3},
+    ],
+)
+def test_a_place_that_is_not_in_the_dump_is_one_line(at: object, system: System) -> None:
+    dump = hex_dump(system, KEYS)
+    interrupted(system, dump)
+    row = system.checkpoints().get("backfill:content:keys.hex")
+    assert row is not None
+    system.checkpoints().put(row.name, {**row.position, "at": at}, {}, "idle")
+    done = system.run("backfill", "content", "--create", "--from", dump)
+    assert (done.code, done.err.splitlines()[-1]) == (
+        2,
+        f"counters: the cursor of {row.name} is none of this task; counters checkpoints rewind {row.name}",
+    )
+
+
+def test_a_mistyped_counter_is_not_begun(system: System, redis_client: Redis) -> None:
+    dump = hex_dump(system, KEYS)
+    assert system.run("backfill", "content", "--create", "--from", dump).code == 0
+    done = system.run("backfill", "contemt", "--from", dump)
+    assert (done.code, done.err) == (
+        2,
+        "counters: no counter contemt in Redis; there are: content; --create begins one\n",
+    )
+    assert redis_client.hkeys("{counters}:registry") == [b"content"]
+    assert system.run("backfill", "content", "--from", dump).code == 0
+
+
+def test_a_resumed_run_says_that_it_counted_only_the_rest(system: System) -> None:
+    dump = hex_dump(system, KEYS)
+    interrupted(system, dump)
+    assert "keys counted in this run\n" in system.run("backfill", "content", "--from", dump).out
+
+
+def test_names_that_differ_are_tasks_that_differ(system: System) -> None:
+    for name in ("x y.hex", "x-y.hex", "日本.hex", "--.hex"):
+        path = system.folder / name
+        path.write_text("aa\n")
+        assert system.run("backfill", "content", "--create", "--from", str(path)).code == 0
+    assert len(system.checkpoints().list()) == 4
+
+
+def test_an_empty_name_is_one_line(system: System) -> None:
+    done = system.run("backfill", "content", "--from", "-", "--name", "")
+    assert (done.code, done.err) == (
+        2,
+        "counters: --name is empty; leave it out or give one; see counters backfill --help\n",
+    )

@@ -33,7 +33,7 @@ def system(journal_settings: JournalSettings, redis_url: str, tmp_path: Path) ->
 @pytest.fixture
 def dump(system: System) -> tuple[str, ...]:
     """Arguments of a command that takes ten batches."""
-    return ("backfill", "content", "--from", hex_dump(system, KEYS))
+    return ("backfill", "content", "--create", "--from", hex_dump(system, KEYS))
 
 
 def done_so_far(system: System, name: str = NAME) -> int:
@@ -173,7 +173,7 @@ def test_a_signal_before_anything_began_is_one_line(system: System) -> None:
     pipe = system.folder / "pipe"
     os.mkfifo(pipe)
     with (
-        system.process("backfill", "content", "--from", str(pipe)) as process,
+        system.process("backfill", "content", "--create", "--from", str(pipe)) as process,
         pipe.open("wb"),  # returns when the process opens it, too
     ):
         process.signal(signal.SIGINT)
@@ -267,7 +267,7 @@ def test_a_terminal_gets_a_bar_with_per_cent(system: System, dump: tuple[str, ..
 def test_what_is_said_meanwhile_does_not_appear_within_the_bar(system: System) -> None:
     path = Path(hex_dump(system, KEYS))
     path.write_text(path.read_text() + "no key\n")
-    code, shown = on_a_terminal(system, ("backfill", "content", "--from", str(path)))
+    code, shown = on_a_terminal(system, ("backfill", "content", "--create", "--from", str(path)))
     assert code == 0
     assert re.findall(r"(.{5})time=", shown, re.DOTALL) == ["\r\x1b[2K"]
 

@@ -32,6 +32,8 @@ def clock() -> Clock:
         (Amount(1_800, 3_000, 0), "0 records (60 %)"),
         (Amount(3_000, 3_000, 3_000), "3,000 of 3,000 records"),
         (Amount(0, 0, 0), "0 records (100 %)"),
+        (Amount(4_000, 3_000, 7), "7 records (100 %)"),
+        (Amount(-4_000, 3_000, 7), "7 records (0 %)"),
     ],
 )
 def test_an_amount_says_how_much_and_of_how_much(amount: Amount, words: str) -> None:

@@ -30,7 +30,7 @@ def open_dump(
         place: the file, or ``-``.
         form: how it is written.
         field: where the key is. JSON: a path of names (``id``); CSV: a name in the header row, or a number
-            from 1 on if there is none; Parquet: a column. None: ``id``, or the only column.
+            from 1 on if there is none; Parquet: a column. None: ``id`` in JSON, else the only column.
         encoding: how text stands for a key. Does not matter to byte strings in Parquet.
 
     Raises:

@@ -40,10 +40,10 @@ class CsvRows(Records):
     @classmethod
     def open(cls, source: Source, field: str | None, delimiter: str, encoding: Encoding) -> Self:
         """Find the column of ``field``: a name in the header row, which is read, or a number from 1 on, if
-        there is no header row. Without one, the file must have a single column, or one named ``id``.
+        there is no header row. Without one, the file must have a single column.
 
         Raises:
-            InputError: there is no such column.
+            InputError: there is no such column, or what should be the name of the only one is a key.
         """
         keys = Keys(encoding)
         if field is not None and field.isdecimal():
@@ -52,6 +52,8 @@ class CsvRows(Records):
             return cls(int(field) - 1, None, delimiter, keys)
         names = _read_header(source, delimiter)
         column = find_column(source.name, names, field) if names else 0
+        if names and field is None and encoding is Encoding.HEX and _is_key(keys, names[0]):
+            raise InputError(f"{source.name}: its first line is a key, not a name; give --field 1")
         return cls(column, len(names), delimiter, keys)
 
     def complete(self, block: bytes, source: Source) -> bytes:
@@ -111,15 +113,27 @@ class CsvRows(Records):
 
 
 def find_column(dump: str, names: list[str], field: str | None) -> int:
-    """Index of the column ``field``; without one, of the only column, or of that named ``id``.
+    """Index of the column ``field``; without one, of the only column.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or there are several to choose from.
     """
-    wanted = names[0] if field is None and len(names) == 1 else field or "id"
-    if wanted not in names:
-        raise InputError(f"{dump}: has no column {wanted!r} but {', '.join(names)}; set --field")
-    return names.index(wanted)
+    known = ", ".join(names)
+    if field is None:
+        if len(names) == 1:
+            return 0
+        raise InputError(f"{dump}: has the columns {known}; set --field to the one that holds the keys")
+    if field not in names:
+        raise InputError(f"{dump}: has no column {field!r} but {known}; set --field")
+    return names.index(field)
+
+
+def _is_key(keys: Keys, text: str) -> bool:
+    try:
+        keys.decode(text)
+    except BadRecord:
+        return False
+    return True
 
 
 def _read_header(source: Source, delimiter: str) -> list[str]:

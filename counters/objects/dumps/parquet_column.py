@@ -29,7 +29,7 @@ class ParquetDump:
 
     Args:
         path: the file.
-        field: name of the column; None: the only one, or that named ``id``.
+        field: name of the column; None: the only one.
         encoding: how texts stand for keys.
         fingerprint: by what the dump is known, beside the file.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from gzip import GzipFile
@@ -23,6 +25,15 @@ MAX_LINE: Final = 1 << 20
 
 _HEAD: Final = 64 * 1024
 """Bytes at its beginning by which a file is known again."""
+
+_TAIL: Final = 4096
+"""Bytes before a cursor by which it is known that the file is still the one that was read so far."""
+
+_ENDLESS: Final = 64 * MAX_LINE
+"""Bytes after which the end of a line is not looked for any longer."""
+
+_PATIENCE: Final = 1.0
+"""Seconds in which a pipe may fill a block; then what is there must do."""
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _GZIP: Final = b"\x1f\x8b"
@@ -103,7 +114,10 @@ class Source:
     @property
     def cursor(self) -> dict[str, int]:
         """Where reading goes on."""
-        return {"offset": self._offset, "line": self.line} if self._seekable else {"line": self.line}
+        if not self._seekable:
+            return {"line": self.line}
+        at = {"offset": self._offset, "line": self.line}
+        return at if self.size is None else {**at, "tail": self._hash_tail(self._offset)}
 
     def done(self, cursor: Cursor) -> int:
         """Bytes before ``cursor``; of a pipe, lines."""
@@ -117,14 +131,23 @@ class Source:
         """Go where ``cursor`` says.
 
         Raises:
-            InputError: a pipe is past it already, or compressed data is broken before it.
+            InputError: a pipe is past it already, compressed data is broken before it, or the file is not the
+                one that was read so far.
         """
         if cursor == self.cursor:
             return
         line = cursor.get("line", 0)
         if self._seekable:
             offset = cursor.get("offset", 0)
-            self._guard(lambda: self._file.seek(offset))
+            tail = cursor.get("tail")
+            reached = self._guard(lambda: self._file.seek(offset))
+            if reached != offset or (
+                tail is not None and self.size is not None and tail != self._hash_tail(offset)
+            ):
+                raise InputError(
+                    f"{self.name}: is not the file that was read up to byte {offset}; give it another "
+                    "--name, or begin anew with counters checkpoints rewind"
+                )
             self._offset, self.line, self.ended = offset, line, False
             return
         if line < self.line:
@@ -133,14 +156,13 @@ class Source:
             self.read_line()
 
     def read(self, size: int) -> bytes:
-        """At least ``size`` bytes up to the end of a line; less at the end, at last nothing.
+        """At least ``size`` bytes up to the end of a line; less of a slow pipe or at the end, last nothing.
 
         Of a line longer than ``MAX_LINE`` there is enough to see that it is, maybe without its end.
         """
         at_start = self._offset == 0
-        block = self._guard(lambda: self._file.read(size))
+        block, self.ended = self._guard(lambda: self._read_block(size))
         self._offset += len(block)
-        self.ended = len(block) < size
         if block and not block.endswith(b"\n"):
             block += self._read_to_line_end()
         self.line += block.count(b"\n") + (block[-1:] not in (b"\n", b""))
@@ -168,11 +190,42 @@ class Source:
     def _read_to_line_end(self) -> bytes:
         line = piece = self._guard(lambda: self._file.readline(MAX_LINE + 1))
         self._offset += len(piece)
+        start = self._offset
         while len(piece) > MAX_LINE and not piece.endswith(b"\n"):
+            if self._offset - start > _ENDLESS:
+                raise InputError(
+                    f"{self.name}: line {self.line + 1} is longer than {_ENDLESS} bytes; "
+                    "this is no dump of keys"
+                )
             piece = self._guard(lambda: self._file.readline(MAX_LINE + 1))
             self._offset += len(piece)
         self.ended = self.ended or not piece.endswith(b"\n")
         return line
+
+    def _read_block(self, size: int) -> tuple[bytes, bool]:
+        """Up to ``size`` bytes, and whether the end came before them."""
+        if self._seekable or isinstance(self._file, GzipFile):
+            block = self._file.read(size)
+            return block, len(block) < size
+        pieces: list[bytes] = []
+        left = size
+        deadline = time.monotonic() + _PATIENCE
+        while left > 0:
+            if pieces and not select.select([self._file], [], [], max(0, deadline - time.monotonic()))[0]:
+                break
+            if not (piece := self._file.read1(left)):
+                return b"".join(pieces), True
+            pieces.append(piece)
+            left -= len(piece)
+            if time.monotonic() > deadline:
+                break
+        return b"".join(pieces), False
+
+    def _hash_tail(self, offset: int) -> int:
+        """Of the bytes before ``offset``: a number, as everything in a cursor is."""
+        start = max(0, offset - _TAIL)
+        tail = os.pread(self._raw.fileno(), offset - start, start)
+        return int.from_bytes(blake2b(tail, digest_size=6).digest())
 
     def _guard(self, read: Callable[[], _Result]) -> _Result:
         try:

@@ -330,3 +330,38 @@ def test_a_path_with_an_empty_part_is_refused(path: Path, field: str) -> None:
     path.write_bytes(JSONL)
     with pytest.raises(InputError, match="is not a path"):
         open_dump(path, Form.JSONL, field=field)
+
+
+def test_a_file_with_the_same_beginning_and_size_is_not_read_on(path: Path) -> None:
+    lines = b"%040x\n" * 4_000 % tuple(range(4_000))
+    path.write_bytes(lines)
+    with closing(open_dump(path, Form.HEX)) as dump:
+        cursor = dump.read({}, 2_500).cursor
+    assert cursor is not None
+    path.write_bytes(lines[:80_000] + lines[80_000:].replace(b"0\n", b"1\n"))
+    with (
+        closing(open_dump(path, Form.HEX)) as dump,
+        pytest.raises(InputError, match="is not the file that was"),
+    ):
+        dump.read(cursor, 10)
+
+
+def test_a_line_without_end_ends_the_reading(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(200 << 20)
+    with (
+        closing(open_dump(path, Form.HEX)) as dump,
+        pytest.raises(InputError, match=r"line 1 is longer than \d+ bytes; this is no dump of keys"),
+    ):
+        dump.read({}, 10)
+
+
+def test_a_slow_pipe_gives_what_it_has(pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counters.objects.dumps.source._PATIENCE", 0.01)
+    os.write(pipe, b"aa\nbb\n")
+    with closing(open_dump("-", Form.HEX)) as dump:
+        first = dump.read({}, 1_000)
+        assert first.cursor is not None
+        os.write(pipe, b"cc\n")
+        os.close(pipe)
+        assert (first.keys, dump.read(first.cursor, 1_000).keys) == ([b"\xaa", b"\xbb"], [b"\xcc"])

@@ -51,14 +51,14 @@ def test_keys_of_different_lengths_are_told_apart(path: Path) -> None:
     keys = [b"a" * (1 + n % 7) for n in range(100)]
     write(path, pa.array(keys, pa.binary()))
 
-    assert join(read_chunks(path, Form.PARQUET, limit=9)) == (keys, 0, [])
+    assert join(read_chunks(path, Form.PARQUET, field="id", limit=9)) == (keys, 0, [])
 
 
 def test_identifiers_with_a_type_of_their_own_are_their_bytes(path: Path) -> None:
     keys = [key[:16] for key in KEYS]
     write(path, pa.ExtensionArray.from_storage(pa.uuid(), pa.array(keys, pa.binary(16))))
 
-    assert join(read_chunks(path, Form.PARQUET)) == (keys, 0, [])
+    assert join(read_chunks(path, Form.PARQUET, field="id")) == (keys, 0, [])
 
 
 @pytest.mark.parametrize("limit", [1, 7, 64, 1_000])
@@ -66,13 +66,13 @@ def test_identifiers_with_a_type_of_their_own_are_their_bytes(path: Path) -> Non
 def test_another_reader_goes_on_at_a_stored_cursor(path: Path, limit: int, group: int) -> None:
     write(path, pa.array(KEYS, pa.binary()), row_group_size=group)
 
-    assert join(read_chunks(path, Form.PARQUET, limit=limit))[0] == KEYS
-    assert read_anew(path, Form.PARQUET, limit=limit) == KEYS
+    assert join(read_chunks(path, Form.PARQUET, field="id", limit=limit))[0] == KEYS
+    assert read_anew(path, Form.PARQUET, field="id", limit=limit) == KEYS
 
 
 def test_a_reader_goes_back_when_it_is_told_to(path: Path) -> None:
     write(path, pa.array(KEYS, pa.binary()))
-    with closing(open_dump(path, Form.PARQUET)) as dump:
+    with closing(open_dump(path, Form.PARQUET, field="id")) as dump:
         dump.read({"row": 30}, 10)
 
         assert dump.read({"row": 20}, 10).keys == KEYS[20:30]
@@ -82,7 +82,7 @@ def test_a_reader_goes_back_when_it_is_told_to(path: Path) -> None:
 def test_bad_values_cost_themselves_and_are_named(path: Path) -> None:
     write(path, pa.array(["aa", None, "xyz", "", "bb"]), row_group_size=2)
 
-    assert join(read_chunks(path, Form.PARQUET)) == (
+    assert join(read_chunks(path, Form.PARQUET, field="id")) == (
         [b"\xaa", b"\xbb"],
         3,
         ["row 2: null", "row 3: not hexadecimal: 'xyz'", "row 4: empty: ''"],
@@ -92,34 +92,37 @@ def test_bad_values_cost_themselves_and_are_named(path: Path) -> None:
 def test_an_empty_byte_string_is_no_key(path: Path) -> None:
     write(path, pa.array([b"", b"a"], pa.binary()))
 
-    assert join(read_chunks(path, Form.PARQUET))[:2] == ([b"a"], 1)
+    assert join(read_chunks(path, Form.PARQUET, field="id"))[:2] == ([b"a"], 1)
 
 
 def test_a_column_of_nulls_only_is_read_to_its_end(path: Path) -> None:
     write(path, pa.array([None] * 10, pa.binary()))
 
-    assert join(read_chunks(path, Form.PARQUET))[:2] == ([], 10)
+    assert join(read_chunks(path, Form.PARQUET, field="id"))[:2] == ([], 10)
 
 
 def test_a_file_without_rows_has_no_keys(path: Path) -> None:
     write(path, pa.array([], pa.binary()))
 
-    assert join(read_chunks(path, Form.PARQUET)) == ([], 0, [])
+    assert join(read_chunks(path, Form.PARQUET, field="id")) == ([], 0, [])
 
 
 def test_texts_may_be_the_keys_themselves(path: Path) -> None:
     write(path, pa.array(["Zoë", "Ada"]))
 
-    assert join(read_chunks(path, Form.PARQUET, encoding=Encoding.UTF8))[0] == ["Zoë".encode(), b"Ada"]
+    assert join(read_chunks(path, Form.PARQUET, field="id", encoding=Encoding.UTF8))[0] == [
+        "Zoë".encode(),
+        b"Ada",
+    ]
 
 
 def test_only_the_file_as_it_was_is_the_same_dump(path: Path) -> None:
     write(path, pa.array(KEYS, pa.binary()))
-    with closing(open_dump(path, Form.PARQUET)) as dump:
+    with closing(open_dump(path, Form.PARQUET, field="id")) as dump:
         before = dump.fingerprint
         assert dump.continues(before)
     write(path, pa.array([*KEYS, b"one more"], pa.binary()))
-    with closing(open_dump(path, Form.PARQUET)) as dump:
+    with closing(open_dump(path, Form.PARQUET, field="id")) as dump:
         assert not dump.continues(before)
 
 
@@ -134,7 +137,7 @@ def test_a_column_that_holds_no_keys_is_one_clear_line(path: Path, field: str, p
 def test_another_file_is_one_clear_line(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     with pytest.raises(InputError, match="is no Parquet file"):
-        open_dump(path, Form.PARQUET)
+        open_dump(path, Form.PARQUET, field="id")
 
 
 def test_a_damaged_page_ends_the_reading_with_one_clear_line(path: Path) -> None:
@@ -144,12 +147,12 @@ def test_a_damaged_page_ends_the_reading_with_one_clear_line(path: Path) -> None
     data[start : start + 200] = b"\xff" * 200
     path.write_bytes(data)
     with pytest.raises(InputError, match="damaged after row 0"):
-        list(read_chunks(path, Form.PARQUET))
+        list(read_chunks(path, Form.PARQUET, field="id"))
 
 
 def test_standard_input_is_refused() -> None:
     with pytest.raises(InputError, match="name the file"):
-        open_dump("-", Form.PARQUET)
+        open_dump("-", Form.PARQUET, field="id")
 
 
 def test_a_missing_library_is_one_line_that_says_how_to_get_it(
@@ -157,4 +160,10 @@ def test_a_missing_library_is_one_line_that_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"needs pyarrow; pip install 'counters\[parquet\]'$"):
+        open_dump(path, Form.PARQUET, field="id")
+
+
+def test_of_several_columns_none_is_guessed(path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "sha1": [b"key"]}), path)
+    with pytest.raises(InputError, match="has the columns id, sha1; set --field"):
         open_dump(path, Form.PARQUET)
