@@ -20,7 +20,8 @@ from counters.config import ApiSettings
 TOKEN = "correct horse"
 GUARDED = SETTINGS.model_copy(update={"api": ApiSettings(token=SecretStr(TOKEN))})
 AXE = Path(__file__).parent / "vendor" / "axe-core" / "axe.min.js"
-BACKFILL, HOSTILE = "backfill:content", "verify:<img src=x onerror=alert(1)>"
+BACKFILL, DAMAGED = "backfill:content", "verify:person"
+HOSTILE = "<img src=x onerror=alert(1)><b>bold</b>"
 ROWS = "[...document.querySelectorAll('#tasks tbody tr')]"
 
 
@@ -29,11 +30,12 @@ def store(redis_client: Redis) -> RedisCheckpoints:
     """A task that runs, one that is paused, positions in the journal, and a row that cannot be read."""
     publish(redis_client, CONTENT, numbered(100))
     store = RedisCheckpoints(redis_client, PREFIX)
-    counts = {"examined": 4_300_000, "note": "<b>bold</b>"}
+    counts = {"examined": 4_300_000, "note": HOSTILE}
     store.apply(Advance(BACKFILL, {"done": 43, "total": 100}, counts, runner="worker-1.example.org/17"))
+    store.put("sweep:all", None, {}, HOSTILE)
     store.pause("rebuild:revision")
     redis_client.hset(f"{{{PREFIX}}}:offsets:readers", "journal.objects.content", 5)
-    redis_client.hset(f"{{{PREFIX}}}:checkpoints", HOSTILE, b"junk")
+    redis_client.hset(f"{{{PREFIX}}}:checkpoints", DAMAGED, b"junk")
     return store
 
 
@@ -76,17 +78,17 @@ def give_token(page: Page, token: str) -> None:
 def test_every_task_says_how_it_is(operations: str, page: Page) -> None:
     opened(page, operations)
     names = page.evaluate(f"{ROWS}.map(row => row.querySelector('a').textContent)")
-    assert names == [BACKFILL, "journal:readers", "rebuild:revision", HOSTILE]
+    assert names == [BACKFILL, "journal:readers", "rebuild:revision", "sweep:all", DAMAGED]
     assert (field(page, BACKFILL, "state"), field(page, BACKFILL, "done")) == ("running", "43%")
-    assert field(page, BACKFILL, "counts") == "examined 4,300,000 · note <b>bold</b>"
+    assert field(page, BACKFILL, "counts") == f"examined 4,300,000 · note {HOSTILE}"
     assert field(page, BACKFILL, "runner") == "worker-1.example.org/17"
     assert field(page, BACKFILL, "heartbeat").endswith(" ago")
     assert page.evaluate(f"{row(BACKFILL)}.querySelector('progress').value") == 0.43
     buttons = f"{ROWS}.map(row => row.querySelector('button')).map(b => b.hidden ? '' : b.textContent)"
-    assert page.evaluate(buttons) == ["Pause", "", "Resume", ""]
+    assert page.evaluate(buttons) == ["Pause", "", "Resume", "Pause", ""]
 
 
-def test_nothing_a_task_is_called_becomes_part_of_the_page(operations: str, page: Page) -> None:
+def test_nothing_a_task_says_becomes_part_of_the_page(operations: str, page: Page) -> None:
     opened(page, operations)
     assert page.evaluate("document.querySelectorAll('#tasks img, #tasks b').length") == 0
     assert page.complaints() == []
