@@ -14,39 +14,43 @@ Two things follow from that:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from counters.checkpoints.model import Fence
 
 
-class Claim(Protocol):
-    """A claim that is held; released at the end of a ``with`` block."""
+class Claim(ABC):
+    """A claim that is held; released at the end of a ``with`` block.
 
-    @property
-    def name(self) -> str:
-        """What is claimed."""
+    Attributes:
+        name: what is claimed.
+        epoch: rises with every claim that is taken.
+        fence: what writes under the claim carry.
+    """
 
-    @property
-    def epoch(self) -> int:
-        """Rises with every claim that is taken."""
+    def __init__(self, name: str, epoch: int, fence: Fence) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.fence = fence
 
-    @property
-    def fence(self) -> Fence:
-        """What writes under the claim carry."""
-
+    @abstractmethod
     def check(self) -> None:
-        """Make sure that it is still held.
+        """Make sure that it is still held; keeps its connection from growing idle.
 
         Raises:
-            ClaimLost: the connection that held it is gone, or it went to another.
+            ClaimLost: what held it is gone, or it went to another.
         """
 
+    @abstractmethod
     def release(self) -> None:
         """Give it back. Never raises: where the store does not answer, the connection has ended."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.release()

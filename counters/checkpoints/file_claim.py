@@ -12,13 +12,12 @@ import fcntl
 import hashlib
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from counters.checkpoints.model import AlreadyRunning, ClaimLost, Fence
+from counters.checkpoints.claim import Claim
+from counters.checkpoints.model import AlreadyRunning, ClaimLost
 from counters.checkpoints.sql_claim_row import ClaimRow, enter, give_back, in_force
 from counters.errors import StoreError, StoreUnavailable
 from counters.sql import reason, writing
@@ -27,29 +26,15 @@ _LONGEST = 1_000
 """Bytes of a holder that are read."""
 
 
-class FileClaim:
+class FileClaim(Claim):
     """A claim that is held, by a file of its own."""
 
     def __init__(self, engine: Engine, path: Path, file: int, row: ClaimRow) -> None:
+        super().__init__(row.name, row.epoch, row.fence)
         self._engine = engine
         self._path = path
         self._file: int | None = file
         self._row = row
-
-    @property
-    def name(self) -> str:
-        """What is claimed."""
-        return self._row.name
-
-    @property
-    def epoch(self) -> int:
-        """Rises with every claim that is taken."""
-        return self._row.epoch
-
-    @property
-    def fence(self) -> Fence:
-        """What writes under the claim carry."""
-        return self._row.fence
 
     def check(self) -> None:
         """Make sure that it is still held.
@@ -78,14 +63,6 @@ class FileClaim:
         with contextlib.suppress(OSError):
             os.ftruncate(file, 0)
         os.close(file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 def take(engine: Engine, name: str, runner: str) -> FileClaim:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from sqlalchemy import Connection, Engine, func, select, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from counters.checkpoints.model import AlreadyRunning, ClaimLost, Fence
+from counters.checkpoints.claim import Claim
+from counters.checkpoints.model import AlreadyRunning, ClaimLost
 from counters.checkpoints.sql_claim_row import ClaimRow, enter, give_back, in_force
 from counters.checkpoints.sql_tables import NAMESPACE
 from counters.sql import reason
@@ -43,28 +43,14 @@ _HOLDER: Final = text(
 )
 
 
-class PostgresqlClaim:
+class PostgresqlClaim(Claim):
     """A claim that is held, by a session of its own."""
 
     def __init__(self, connection: Connection, session: int, row: ClaimRow) -> None:
+        super().__init__(row.name, row.epoch, row.fence)
         self._connection = connection
         self._session = session
         self._row = row
-
-    @property
-    def name(self) -> str:
-        """What is claimed."""
-        return self._row.name
-
-    @property
-    def epoch(self) -> int:
-        """Rises with every claim that is taken."""
-        return self._row.epoch
-
-    @property
-    def fence(self) -> Fence:
-        """What writes under the claim carry."""
-        return self._row.fence
 
     def check(self) -> None:
         """Make sure that it is still held; keeps the connection from growing idle.
@@ -94,14 +80,6 @@ class PostgresqlClaim:
                 self._connection.execute(select(func.pg_advisory_unlock(NAMESPACE, lock_key(self.name))))
         with contextlib.suppress(SQLAlchemyError):
             self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 def take(engine: Engine, name: str, runner: str) -> PostgresqlClaim:

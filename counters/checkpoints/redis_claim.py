@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 from redis import Redis, RedisCluster
 from redis.exceptions import RedisError, ResponseError, WatchError
 
 from counters.answering import answering
+from counters.checkpoints.claim import Claim
 from counters.checkpoints.model import AlreadyRunning, ClaimLost, Fence
 from counters.errors import StoreError, StoreUnavailable
 from counters.redis import AnyRedis
@@ -54,30 +54,14 @@ class _Holder(msgspec.Struct, frozen=True):
         return f"{self.runner} (claim {self.epoch})"
 
 
-class RedisClaim:
+class RedisClaim(Claim):
     """A claim that is held, by a connection of its own that is never opened again."""
 
     def __init__(self, client: Redis, connection: Redis, keys: ClaimKeys, holder: _Holder) -> None:
+        super().__init__(keys.name, holder.epoch, Fence(keys.claim, msgspec.json.encode(holder).decode()))
         self._client = client
         self._connection = connection
-        self._keys = keys
-        self._holder = holder
-        self._token = msgspec.json.encode(holder).decode()
-
-    @property
-    def name(self) -> str:
-        """What is claimed."""
-        return self._keys.name
-
-    @property
-    def epoch(self) -> int:
-        """Rises with every claim that is taken."""
-        return self._holder.epoch
-
-    @property
-    def fence(self) -> Fence:
-        """What writes under the claim carry."""
-        return Fence(self._keys.claim, self._token)
+        self._id = holder.client
 
     def check(self) -> None:
         """Make sure that it is still held; keeps the connection from growing idle.
@@ -87,27 +71,19 @@ class RedisClaim:
         """
         try:
             # the client opens a connection anew without saying so: then it has another id
-            client, token = self._connection.client_id(), self._connection.get(self._keys.claim)
+            client, token = self._connection.client_id(), self._connection.get(self.fence.key)
         except (RedisError, OSError) as error:
             raise ClaimLost(f"the connection that held the claim on {self.name} ended: {error}") from error
-        if client != self._holder.client:
+        if client != self._id:
             raise ClaimLost(f"the connection that held the claim on {self.name} ended")
-        if token != self._token.encode():
+        if token != self.fence.token.encode():
             raise ClaimLost(f"the claim on {self.name} went to another runner")
 
     def release(self) -> None:
         """Give it back. Never raises: where Redis does not answer, the connection has ended."""
         with contextlib.suppress(RedisError, OSError):
-            self._client.eval(_RELEASE, 1, self._keys.claim, self._token)
+            self._client.eval(_RELEASE, 1, self.fence.key, self.fence.token)
         _hang_up(self._connection)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 def take(client: AnyRedis, keys: ClaimKeys, runner: str) -> RedisClaim:

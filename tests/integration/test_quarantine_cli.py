@@ -258,3 +258,26 @@ def test_a_receipt_lives_as_long_as_its_record(
     assert done.out.startswith("receipts  1 deleted (")
     assert Receipts(redis_client, STORE).known([kept, "gone:0:1@5"]) == {kept}
     assert counters(file, "quarantine", "retry", "--all").out == "0 records counted\n"
+
+
+def test_a_dry_run_says_what_would_go_and_deletes_nothing(
+    counters: Counters, file: QuarantineSettings, kafka_server: str, redis_client: Redis
+) -> None:
+    set_aside(file, kafka_server, (3, b"one", NAMED))
+    counters(file, "quarantine", "retry", "--all")
+    redis_client.zadd(f"{{{STORE}}}:receipts", {"gone:0:1@5": 1})
+    done = counters(file, "checkpoints", "prune", "--dry-run", "--only", "receipts")
+    assert (done.code, done.out.startswith("receipts  1 from before ")) == (0, True)
+    assert Receipts(redis_client, STORE).count() == 2
+
+
+def test_a_node_that_was_not_heard_of_blocks_until_it_is_forgotten(
+    counters: Counters, file: QuarantineSettings, redis_client: Redis
+) -> None:
+    redis_client.zadd(f"{{{STORE}}}:receipts", {"gone:0:1@5": 1})
+    RedisCheckpoints(redis_client, STORE).put("flush:lost", None, {}, "idle")
+    done = counters(file, "checkpoints", "prune", "--only", "receipts")
+    assert (done.code, "node lost was not heard of" in done.out) == (1, True)
+    assert counters(file, "checkpoints", "forget-node", "lost").out == "node lost is forgotten\n"
+    assert RedisCheckpoints(redis_client, STORE).get("flush:lost") is None
+    assert counters(file, "checkpoints", "forget-node", "lost").code == 2
